@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,16 +24,6 @@ from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
 """What a publisher may say, by the names of `Publisher`, and the flags."""
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of a verified release: files that leave as they are, names of new ones, and the key, or None."""
-
-    run: RunFolder
-    copied: Mapping[str, bytes]
-    made: tuple[str, ...]
-    key: Ed25519PrivateKey | None
 
 
 def _words_of(request: ReleaseRequest) -> dict[str, Any]:
@@ -58,48 +46,48 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
     Returns facts, and a private line on what all runs on the same rows cost together.
     """
     with claimed(request.out, "release folder"):
-        parts = _checked(request)
+        run, words = RunFolder(request.run), _words_of(request)
+        if request.public_key is not None:
+            check_signature(run, signature.public_key(request.public_key))
+        verified(run)
+        if not run.manifest.private:
+            raise PrivacyError(
+                f"run {request.run} is {run.manifest.guarantee}; only a private run can be released; "
+                "train with a private method and without --noise-seed"
+            )
+        listed, signed = list(run.manifest.files), SIGNATURE in run.names
+        anew = CARD not in listed or bool(words) or request.sign is not None
+        key = _key(request, run, words, has_pages=CARD in listed) if anew else None
+        names = [name for name in listed if name not in PAGES] if anew else [*listed, MANIFEST, *[SIGNATURE] * signed]
+        copied = {name: run[name] for name in names}
         unfinished = request.out.with_name(f".{request.out.name}.{secrets.token_hex(4)}.partial")
         try:
             with writing(f"release folder {request.out}"):
                 unfinished.mkdir()
-                _write(unfinished, request, parts)
+                for name, content in {**copied, VERIFY_PAGE: officer_page()}.items():
+                    write_whole(unfinished / name, content)
+                if anew:
+                    words = {"name": printable(request.out.resolve().name), **words}
+                    total, _ = recorded_totals(run.manifest)
+                    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
+                    make = partial(pages, publisher=publisher, signed=key is not None)
+                    write_manifest(unfinished, run.manifest, copied, key, make)
+                names = sorted(path.name for path in unfinished.iterdir())
                 unfinished.rename(request.out)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    manifest, names = parts.run.manifest, sorted((*parts.copied, *parts.made, VERIFY_PAGE))
     facts = {
         "release": str(request.out),
         "files": names,
-        "run_id": manifest.book_id,
-        "epsilon": manifest.epsilon,
-        "delta": manifest.delta,
+        "run_id": run.manifest.book_id,
+        "epsilon": run.manifest.epsilon,
+        "delta": run.manifest.delta,
         "signed": SIGNATURE in names,
     }
-    return facts, recorded_totals(manifest)[1]
+    return facts, recorded_totals(run.manifest)[1]
 
 
-def _checked(request: ReleaseRequest) -> _Parts:
-    run, words = RunFolder(request.run), _words_of(request)
-    if request.public_key is not None:
-        check_signature(run, signature.public_key(request.public_key))
-    verified(run)
-    if not run.manifest.private:
-        raise PrivacyError(
-            f"run {request.run} is {run.manifest.guarantee}; only a private run can be released; "
-            "train with a private method and without --noise-seed"
-        )
-    listed = list(run.manifest.files)
-    signed, has_pages = SIGNATURE in run.names, CARD in listed
-    if has_pages and not words and request.sign is None:
-        copied = [*listed, MANIFEST, *([SIGNATURE] if signed else [])]
-        return _Parts(run, {name: run[name] for name in copied}, (), None)
-    key = _key(request, run, has_pages=has_pages)
-    made = (*PAGES, MANIFEST, *([] if key is None else [SIGNATURE]))
-    return _Parts(run, {name: run[name] for name in listed if name not in PAGES}, made, key)
-
-
-def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519PrivateKey | None:
+def _key(request: ReleaseRequest, run: RunFolder, words: Iterable[str], *, has_pages: bool) -> Ed25519PrivateKey | None:
     """The key for a manifest that lists new pages; None for a run without a signature, if no key is given."""
     signed = SIGNATURE in run.names
     if request.sign is not None:
@@ -108,7 +96,7 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
             check_signature(run, key.public_key())
         return key
     if signed and has_pages:
-        given = ", ".join(WORDS[word] for word in _words_of(request))
+        given = ", ".join(WORDS[word] for word in words)
         raise UsageError(
             f"run {request.run} is signed, and {given} would change pages that its signature covers; give --sign KEY "
             f"with the key that signed it, or leave out {given}"
@@ -119,16 +107,3 @@ def _key(request: ReleaseRequest, run: RunFolder, *, has_pages: bool) -> Ed25519
             "KEY with the key that signed it"
         )
     return None
-
-
-def _write(folder: Path, request: ReleaseRequest, parts: _Parts) -> None:
-    for name, content in parts.copied.items():
-        write_whole(folder / name, content)
-    write_whole(folder / VERIFY_PAGE, officer_page())
-    if not parts.made:
-        return
-    words = {"name": printable(request.out.resolve().name), **_words_of(request)}
-    total, _ = recorded_totals(parts.run.manifest)
-    publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
-    make = partial(pages, publisher=publisher, signed=parts.key is not None)
-    write_manifest(folder, parts.run.manifest, parts.copied, parts.key, make)

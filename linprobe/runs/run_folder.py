@@ -18,7 +18,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from io import BytesIO
 from itertools import count
@@ -63,15 +63,6 @@ from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
 PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
 NOTE = "PRIVATE: derived from private rows without noise; do not publish"
-
-
-@dataclass(frozen=True)
-class PrivateRecords:
-    """A run's private part: `digest` of private rows, `ids` and `losses` of records or people, in one order."""
-
-    digest: str
-    ids: list[str]
-    losses: RecordLosses
 
 
 class PerRecordFile(NamedTuple):
@@ -590,7 +581,7 @@ def write_run(
     bias: NDArray[np.float32],
     history: list[dict[str, float]],
     manifest: Manifest,
-    private: PrivateRecords | None,
+    private: tuple[str, PerRecordFile] | None,
     signing_key: Ed25519PrivateKey | None = None,
     test_metrics: dict[str, Any] | None = None,
     config: str | None = None,
@@ -599,7 +590,7 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
+    The manifest commits to `private`, the digest of private rows and the losses, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
@@ -614,12 +605,12 @@ def write_run(
     if test_metrics is not None:
         atomic_files.write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:
-        key = secrets.token_bytes(32)
-        write_per_record(folder, PerRecordFile(private.ids, private.losses, key))
+        digest, (ids, losses, key) = private
+        write_per_record(folder, private[1])
         manifest = replace(
             manifest,
-            private_commitment=commitment(key, private.digest),
-            per_record_commitment=commitment(key, per_record_digest(private.ids, private.losses)),
+            private_commitment=commitment(key, digest),
+            per_record_commitment=commitment(key, per_record_digest(ids, losses)),
         )
     written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
     contents = {name: written[name] for name in (*RUN_FILES, *optional)}

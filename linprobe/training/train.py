@@ -49,7 +49,7 @@ from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside, run_folder_of_group
+from linprobe.runs.run_folder import PerRecordFile, claimed, refuse_book_inside, run_folder_of_group
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
@@ -581,7 +581,8 @@ def write_trained(
 
         pages = partial(pages_of_run, out.resolve().name, True)
     if trained.losses is not None:  # the protected units, private rows first
-        private = PrivateRecords(dataset.private_digest(), dataset.unit_names(), trained.losses)
+        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
+        private = dataset.private_digest(), records
     return run_folder.write_run(
         folder,
         trained.weights,

@@ -41,21 +41,7 @@ from linprobe.mechanisms.score_histogram import (
 )
 from linprobe.methods import Method
 from linprobe.options import DEFAULT_DELTA
-from linprobe.runs.manifest import (
-    COUNT,
-    NUMBER,
-    SHARE,
-    TEXT,
-    WHOLE,
-    Accuracy,
-    Manifest,
-    NoisyCounts,
-    by_name,
-    fits,
-    list_of,
-    none_or,
-    record,
-)
+from linprobe.runs.manifest import CLASS_METRICS, LABEL_METRICS, Accuracy, Manifest, NoisyCounts, fits
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
 
@@ -456,34 +442,6 @@ def average_precision(mine: Marks, score: Floats) -> float:
     return float(np.sum(np.diff(hits, prepend=0) / hits[-1] * hits / taken))
 
 
-METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
-OF_BOTH = {  # of a class, and of a label
-    **dict.fromkeys(("n", "predicted"), WHOLE),
-    **dict.fromkeys(("recall", "precision", "auroc"), METRIC),
-    **dict.fromkeys(("recall_interval", "precision_interval"), INTERVAL),
-}
-OF_CLASS = record(**OF_BOTH)
-CLASS_METRICS = record(
-    test_rows=COUNT,
-    test_accuracy=SHARE,
-    balanced_accuracy=SHARE,
-    macro_auroc=METRIC,
-    calibration_error=SHARE,
-    commonest_class=TEXT,
-    commonest_share=SHARE,
-    per_class=by_name(OF_CLASS),
-    confusion_matrix=none_or(list_of(list_of(WHOLE))),
-    calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
-)
-OF_LABEL = record(**OF_BOTH, accuracy=SHARE, accuracy_interval=INTERVAL, average_precision=METRIC)
-LABEL_METRICS = record(
-    test_rows=COUNT,
-    macro_auroc=METRIC,
-    macro_average_precision=METRIC,
-    label_accuracy=SHARE,
-    commonest_accuracy=SHARE,
-    per_label=by_name(OF_LABEL),
-)
 STATED_OF_CLASSES = {  # keys of the manifest, and of the file
     "n_test": "test_rows",
     "test_accuracy": "test_accuracy",

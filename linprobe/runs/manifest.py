@@ -126,6 +126,40 @@ EXTRACTION = record(
     arguments=none_or(by_name(ANY)),
 )
 SOFTWARE = {**by_name(TEXT), "required": ["linprobe"]}
+PUBLISHED_HISTOGRAM = record(
+    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
+    bin_edges=list_of(NUMBER),
+    noisy_counts=list_of(INTEGER),
+)
+# of `test_figures.json`
+METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
+OF_BOTH = {  # of a class, and of a label
+    **dict.fromkeys(("n", "predicted"), WHOLE),
+    **dict.fromkeys(("recall", "precision", "auroc"), METRIC),
+    **dict.fromkeys(("recall_interval", "precision_interval"), INTERVAL),
+}
+OF_CLASS = record(**OF_BOTH)
+CLASS_METRICS = record(
+    test_rows=COUNT,
+    test_accuracy=SHARE,
+    balanced_accuracy=SHARE,
+    macro_auroc=METRIC,
+    calibration_error=SHARE,
+    commonest_class=TEXT,
+    commonest_share=SHARE,
+    per_class=by_name(OF_CLASS),
+    confusion_matrix=none_or(list_of(list_of(WHOLE))),
+    calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
+)
+OF_LABEL = record(**OF_BOTH, accuracy=SHARE, accuracy_interval=INTERVAL, average_precision=METRIC)
+LABEL_METRICS = record(
+    test_rows=COUNT,
+    macro_auroc=METRIC,
+    macro_average_precision=METRIC,
+    label_accuracy=SHARE,
+    commonest_accuracy=SHARE,
+    per_label=by_name(OF_LABEL),
+)
 PUBLISHED_FILE = _kind("published_histogram_N.json", type="string", pattern=HISTOGRAM_FILE)
 
 

@@ -38,17 +38,15 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
-    ANY,
     CONFIG,
     HISTORY,
-    INTEGER,
     LEDGER,
     MANIFEST,
     MODEL,
-    NUMBER,
     OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
+    PUBLISHED_HISTOGRAM,
     RUN_FILES,
     SIGNATURE,
     TEST_FIGURES,
@@ -56,8 +54,6 @@ from linprobe.runs.manifest import (
     DamagedManifestError,
     Manifest,
     fits,
-    list_of,
-    record,
 )
 from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
@@ -230,11 +226,6 @@ MOST_BYTES = {
     **dict.fromkeys((LEDGER, HISTORY), 1 << 30),  # a million steps have a fifth of it
     **dict.fromkeys((MODEL, UNREFINED), 1 << 34),
 }
-PUBLISHED_HISTOGRAM = record(
-    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
-    bin_edges=list_of(NUMBER),
-    noisy_counts=list_of(INTEGER),
-)
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""

@@ -108,7 +108,6 @@ def _between(members: Scores, others: Scores) -> list[NDArray[np.int64]]:
 
 
 def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
-    """AUC from the numbers of members and non-members at each score, in rising order."""
     below = np.cumsum(others) - others / 2
     return float(members @ below / (members.sum() * others.sum()))
 
@@ -363,7 +362,6 @@ def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
 def _shadow(
     place: int, settings: Settings, half: Dataset, x: NDArray[np.floating], y: NDArray[np.int64]
 ) -> tuple[int, Scores]:
-    """Train one shadow on half of the rows; returns its index and its log odds of all rows `x` with labels `y`."""
     shadow = execute(plan_run(settings, half), half)
     return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 

@@ -225,7 +225,6 @@ def _of_run(plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
 
 
 def _of_histogram(request: AuditRequest, plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
-    """A histogram for the claim of the request, of the losses of a run at the same claim."""
     published = calibrate(epsilon=request.epsilon, delta=request.delta, n_private=plan.n_units, steps=1)
     epsilon = GAUSSIAN.epsilon(published.releases, request.delta)
     observed = [path for path in paths if path.observed]

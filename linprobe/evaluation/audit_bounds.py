@@ -70,7 +70,6 @@ def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[s
 
 
 def _on(trials: Trials, delta: float, confidence: float) -> list[tuple[str, dict[str, Any]]]:
-    """The tests on some runs by name, each at `confidence`."""
     inside, scores = trials.inside, trials.scores
     half = len(inside) // 2
     statistics = {"sum": (inside, summed(scores))}

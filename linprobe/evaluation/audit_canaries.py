@@ -196,8 +196,6 @@ class Adversary:
 
 
 class Watching(Observer):
-    """Lets the adversary see every release of an execution."""
-
     def __init__(
         self, planted: Planted, mechanism: MechanismFactory, sampler: SamplerFactory, hessian_scale: float = 0.0
     ) -> None:

@@ -169,7 +169,6 @@ def _count(done: Iterable[Path], selections: set[Path], progress: Progress) -> N
 
 @contextmanager
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
-    """Check a request, open its files and plan its runs. Nothing is trained or written."""
     check_request(request)
     run_folder.refuse_book_inside(request.book, request.folder / RUNS)
     refuse_other_encodings([request.folder, *request.public])
@@ -457,7 +456,6 @@ def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
 
 
 def _check_splits(found: _Comparison, stack: ExitStack) -> None:
-    """Check the rows of every split that a missing run trains on. Raises LinprobeError, which names the seed."""
     splits = {}
     for run in (run for runs in _missing(found.planned) for run in runs):
         seed = run.request.split_seed if run.setting.shots else None

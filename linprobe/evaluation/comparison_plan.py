@@ -222,7 +222,6 @@ def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:
 
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str, unlabelled: str) -> str:
-    """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     folder = None if first is None else Path(first.folder)
     started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""

@@ -352,7 +352,6 @@ def _losses(run: RunFolder) -> tuple[list[str], RecordLosses]:
 
 
 def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]:
-    """The JSON report, private; `epsilons` (n,) of a seeded run are as if its seed were secret."""
     valid = VALIDITY_SAMPLED if manifest.gdp_mu is None else VALIDITY
     return {
         "private": True,

@@ -153,7 +153,6 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 def _predicted(
     run: run_folder.RunFolder, ids: Iterator[str], scores: NDArray[np.float64], temperature: float, all_classes: bool
 ) -> Iterator[tuple[str | float, ...]]:
-    """The lines of a block of rows with `scores` (b, n_classes)."""
     if run.manifest.several_labels:
         shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
         for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):

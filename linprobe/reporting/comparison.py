@@ -91,7 +91,6 @@ def boost(error_public: float, error_private: float, error_paragon: float) -> fl
 
 
 def boosts(summaries: Sequence[Summary], public: str, paragon: str) -> dict[tuple[str, Setting, float], float | None]:
-    """Boost of every row that spends, in settings that also have the rows `public` and `paragon`."""
     errors = {(summary.row, summary.setting): 1 - summary.mean for summary in summaries if summary.epsilon is None}
     return {
         (summary.row, summary.setting, summary.epsilon): boost(

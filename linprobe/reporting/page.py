@@ -89,7 +89,6 @@ def report(request: ReportRequest) -> str:
 
 
 def page(evidence: Evidence) -> str:
-    """The whole page as HTML. Paths are shortened: folders could reveal facts about the owner's machine."""
     manifest = evidence.manifest
     limit, public_from, options = limit_of(manifest), manifest.public_from, dict(manifest.options)
     for path in filter(None, (manifest.features, manifest.public_file)):

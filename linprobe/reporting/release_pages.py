@@ -61,7 +61,6 @@ def pages_of_run(name: str, signed: bool, manifest: Manifest) -> dict[str, str]:
 
 
 def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str:
-    """The card as Markdown, for a run that is private; arguments as of `pages`."""
     accuracies = sorted(
         (manifest.test_accuracy_per_class or {}).items(), key=lambda item: (item[1] is None, item[1] or 0.0)
     )
@@ -119,7 +118,6 @@ def unit_text(manifest: Manifest) -> str:
 
 
 def holds_if(manifest: Manifest) -> str | None:
-    """The condition of the stated epsilon; None without one."""
     conditional = manifest.selection is None and hold_without_a_choice(manifest.releases or ())
     return NO_CHOICE if conditional else None
 

@@ -335,8 +335,6 @@ class PrivacyStatement:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatement(PrivacyStatement):
-    """How a run was made: rows, options, machine."""
-
     precision: Annotated[str, TEXT]
     device: Annotated[str, TEXT]
     created: Annotated[str, TEXT]
@@ -489,7 +487,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def is_earlier(self) -> bool:
-        """Whether version 0.2 made the run."""
         return ARITHMETIC not in self.software
 
     @property
@@ -527,7 +524,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def histogram_files(self) -> list[str]:
-        """The files of the published histograms that were not lost."""
         return [release.file for release in self.published if release.file is not None]
 
 

@@ -52,7 +52,6 @@ def officer_page() -> bytes:
 
 @cache
 def report_script() -> str:
-    """The check for a report, which compares what it computes with what the report says."""
     return f"{_check()}\n{_source('report.js')}"
 
 
@@ -79,7 +78,6 @@ def copy_of(manifest: bytes, contents: Mapping[str, bytes]) -> Copy | None:
 
 
 def _shortened(value: Any) -> Any:
-    """A value of a manifest, with the folders of paths taken off."""
     if isinstance(value, dict):
         return {key: _shortened(one) for key, one in value.items()}
     return re.sub(r"^.*[/\\]", "\N{HORIZONTAL ELLIPSIS}/", value) if isinstance(value, str) else value

@@ -277,7 +277,6 @@ def gathered(
 
 
 def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
-    """The rows of `gathered` from a source, (n_used, n_features)."""
     return gathered((x for x, _ in source.blocks()), source.n_rows, source.n_features, n_classes)[0]
 
 
@@ -343,7 +342,6 @@ def part_by_share(share: float | None) -> float:
 
 
 def _many(n_classes: int) -> float:
-    """Factor from 1/9 for 2 classes to 1: of few classes, noise finds few wrong ones."""
     return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
 
 
@@ -387,12 +385,10 @@ def _agreement(neighbours: Any, x: NDArray[np.floating]) -> float:
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Factor of the strength, from 0 to 1: how much the class shares are like the shares in training."""
     return _between(math.exp(-_divergence(own, expected)), OTHER_SHARES, LIKE_SHARES)
 
 
 def _divergence(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Kullback-Leibler divergence of shares of classes from the expected ones, in nats."""
     return float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY))))
 
 

@@ -342,7 +342,6 @@ class RunFolder:
 
     @property
     def bias(self) -> NDArray[np.float32]:
-        """Bias, (n_classes,), with the voters as first axis if the run votes. Raises as `weights`."""
         return self._model[1]
 
     @property

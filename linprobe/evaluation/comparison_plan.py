@@ -15,7 +15,6 @@ from typing import Any
 
 from linprobe import __version__
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD, VOTE
 from linprobe.options.declaration import argument_of
@@ -27,6 +26,7 @@ from linprobe.runs.run_folder import RunFolder
 from linprobe.training.plan import make_settings, method_options
 from linprobe.training.tune import Tuning, option_kinds, settings_of, typed
 
+RUNS = "runs"  # in the folder of a comparison
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
 NO_PUBLIC = {None: "no public group", 0: "0 shots"}  # why there are no public rows, by the number of shots

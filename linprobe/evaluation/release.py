@@ -14,12 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linprobe.atomic_files import write_whole
 from linprobe.errors import PrivacyError, UsageError, printable, writing
 from linprobe.options.requests import ReleaseRequest
-from linprobe.reporting.release_pages import Publisher, pages
+from linprobe.reporting.release_pages import Publisher, pages, recorded_totals
 from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
 from linprobe.runs.manifest import CARD, MANIFEST, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
-from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
 
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}

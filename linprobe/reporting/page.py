@@ -23,13 +23,12 @@ from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import tables_of
-from linprobe.reporting.release_pages import holds_if, templates, test_text, unit_text, unprotected
+from linprobe.reporting.release_pages import holds_if, recorded_totals, templates, test_text, unit_text, unprotected
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 

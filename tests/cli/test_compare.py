@@ -24,7 +24,7 @@ from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.data.dataset import open_features, public_shots
-from linprobe.evaluation import compare, comparison_folder
+from linprobe.evaluation import compare
 from linprobe.evaluation.compare import compare_methods
 from linprobe.parallel import available_memory
 from linprobe.runs import run_folder
@@ -216,7 +216,7 @@ def test_killed_and_stopped_runs_count_as_in_their_book(
         killed.setattr(RunCharge, "step", ended(3))
         killed.setattr(RunCharge, "__exit__", lambda *_: None)
         killed.setattr(run_folder, "_remove", lambda _: None)
-        killed.setattr(comparison_folder.ComparisonFolder, "discard_unfinished", lambda *_: None)
+        killed.setattr(compare.ComparisonFolder, "discard_unfinished", lambda *_: None)
         assert compared() == 130
     for last in (2, 1):
         with monkeypatch.context() as stopped:
@@ -378,7 +378,7 @@ def test_a_comparison_killed_before_its_first_run_starts_again(
     words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     for name in ("held", "write_json"):
         with monkeypatch.context() as failing:
-            failing.setattr(comparison_folder, name, full)
+            failing.setattr(compare, name, full)
             refused(cli(*words), 1, ["cmp", "cannot be written (No space left on device)"])
         assert not (tmp_path / "cmp").exists()
     (tmp_path / "cmp/runs").mkdir(parents=True)
@@ -529,7 +529,7 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
         read[folder.name] += 1
         return RunFolder(folder)
 
-    monkeypatch.setattr(comparison_folder, "RunFolder", counted)
+    monkeypatch.setattr(compare, "RunFolder", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()

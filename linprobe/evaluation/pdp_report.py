@@ -35,7 +35,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import plots
-from linprobe.runs import run_folder, signature
+from linprobe.runs import run_folder
 from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, MANIFEST, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
@@ -182,7 +182,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
         if SIGNATURE in run.names:
             raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give its key with --sign KEY")
         return None
-    key = signature.private_key(sign)
+    key = run_folder.private_key(sign)
     if SIGNATURE not in run.names:
         raise UsageError(f"run {run.folder} is not signed, and --sign is for a signed run; leave it out")
     check_signature(run, key.public_key())

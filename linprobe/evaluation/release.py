@@ -15,11 +15,10 @@ from linprobe.atomic_files import write_whole
 from linprobe.errors import PrivacyError, UsageError, printable, writing
 from linprobe.options.requests import ReleaseRequest
 from linprobe.reporting.release_pages import Publisher, pages, recorded_totals
-from linprobe.runs import signature
 from linprobe.runs.check import check_signature, verified
 from linprobe.runs.manifest import CARD, MANIFEST, PAGES, SIGNATURE, VERIFY_PAGE
 from linprobe.runs.officer_page import officer_page
-from linprobe.runs.run_folder import RunFolder, claimed, write_manifest
+from linprobe.runs.run_folder import RunFolder, claimed, private_key, public_key, write_manifest
 
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
 """What a publisher may say, by the names of `Publisher`, and the flags."""
@@ -47,7 +46,7 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
     with claimed(request.out, "release folder"):
         run, words = RunFolder(request.run), _words_of(request)
         if request.public_key is not None:
-            check_signature(run, signature.public_key(request.public_key))
+            check_signature(run, public_key(request.public_key))
         verified(run)
         if not run.manifest.private:
             raise PrivacyError(
@@ -90,7 +89,7 @@ def _key(request: ReleaseRequest, run: RunFolder, words: Iterable[str], *, has_p
     """The key for a manifest that lists new pages; None for a run without a signature, if no key is given."""
     signed = SIGNATURE in run.names
     if request.sign is not None:
-        key = signature.private_key(request.sign)
+        key = private_key(request.sign)
         if signed:
             check_signature(run, key.public_key())
         return key

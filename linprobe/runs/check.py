@@ -45,7 +45,6 @@ from linprobe.methods import Method
 from linprobe.options import VOTE
 from linprobe.options.requests import VerifyRequest
 from linprobe.runs import release_rules as rules
-from linprobe.runs import signature
 from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
@@ -75,7 +74,7 @@ from linprobe.runs.manifest import (
 )
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.runs.run_folder import RunFolder
+from linprobe.runs.run_folder import RunFolder, public_key
 from linprobe.runs.specification import stated_in
 
 FINDINGS = (
@@ -625,12 +624,12 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
     return {**result, "verified": True}
 
 
-def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
-    if public_key is None:
+def _check_signed(run: RunFolder, key_file: Path | None, result: dict[str, Any]) -> list[str]:
+    if key_file is None:
         if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"
         return []
-    key = signature.public_key(public_key)
+    key = public_key(key_file)
     check_complete(run)  # an incomplete run lacks more than a signature
     check_signature(run, key)
     uncovered = not_covered(run)
@@ -640,7 +639,7 @@ def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any
             "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
             "release made with --sign KEY"
         )
-    result["signature"] = f"by the key in {public_key}"
+    result["signature"] = f"by the key in {key_file}"
     return [SIGNATURE]
 
 

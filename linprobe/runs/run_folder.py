@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from numpy.typing import NDArray
 
 from linprobe import atomic_files, errors
@@ -55,7 +57,6 @@ from linprobe.runs.manifest import (
     Manifest,
     fits,
 )
-from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
 PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
 NOTE = "PRIVATE: derived from private rows without noise; do not publish"
@@ -219,6 +220,7 @@ def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | Non
     return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None
 
 
+LONGEST_KEY, LONGEST_SIGNATURE = 1 << 16, 4096  # bytes; keys are PEM files
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 DIVERGED_NOTE = "diverged.json"
 MOST_BYTES = {
@@ -462,7 +464,9 @@ def new_run_folder(
         except BaseException as error:
             if paid and (partial / MANIFEST).exists():
                 _remove_marks(partial)
-            elif not _worth_keeping(partial, error, resumed=unfinished is not None):
+            elif (unfinished is None and isinstance(error, errors.LinprobeError)) or not (
+                partial / CHECKPOINT
+            ).exists():
                 _remove(partial)
             raise
 
@@ -493,10 +497,6 @@ def _name_complete(partial: Path, out: Path) -> None:
 def _remove_marks(partial: Path) -> None:
     for name in (CHECKPOINT, RUN_ID):
         (partial / name).unlink(missing_ok=True)
-
-
-def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
-    return (resumed or not isinstance(error, errors.LinprobeError)) and (partial / CHECKPOINT).exists()
 
 
 def run_id(partial: Path) -> str:
@@ -543,6 +543,41 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     return kept
 
 
+def private_key(path: Path, progress: errors.Progress | None = None) -> Ed25519PrivateKey:
+    """The key in a PEM file without a password; a note if others can read it. Raises DataError: no file or such key."""
+    key = _key_in(path, lambda text: load_pem_private_key(text, password=None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise errors.DataError(
+            f"key {path} is of another kind; allowed: an Ed25519 private key, PEM, without a password; make one with "
+            "openssl genpkey -algorithm ed25519 -out key.pem"
+        )
+    if progress is not None and os.name == "posix" and path.stat().st_mode & 0o077:
+        progress.note(f"others can read the private key {path}, and sign in your name; chmod 600 {path}")
+    return key
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """The public key in a PEM file. Raises DataError: a missing file, or one without such a key."""
+    key = _key_in(path, load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise errors.DataError(
+            f"key {path} is of another kind; allowed: an Ed25519 public key, PEM; derive it from the private key with "
+            "openssl pkey -in key.pem -pubout -out public.pem"
+        )
+    return key
+
+
+def _key_in(path: Path, load: Any) -> Any:
+    """The key that `load` reads; None if the file holds none. Errors of the library may quote a key: show none."""
+    try:
+        with path.open("rb") as stream:  # a key may come through a pipe
+            return load(stream.read(LONGEST_KEY))
+    except OSError as error:
+        raise errors.DataError(f"key {path} cannot be read ({error.strerror}); give a PEM file") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a password is needed
+        return None
+
+
 def write_manifest(
     folder: Path,
     manifest: Manifest,
@@ -560,7 +595,7 @@ def write_manifest(
     sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
     text = atomic_files.json_text(sealed.to_json())
     if signing_key is not None:
-        sign(folder, text.encode(), signing_key)
+        atomic_files.write_whole(folder / SIGNATURE, signing_key.sign(text.encode()))
     atomic_files.write_whole(folder / MANIFEST, text)
     return sealed
 

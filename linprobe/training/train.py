@@ -43,7 +43,7 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
-from linprobe.runs import figures, run_folder, signature
+from linprobe.runs import figures, run_folder
 from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
@@ -246,7 +246,7 @@ def opened(
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read
-    signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign, progress)
+    signing_key = None if request.sign is None or group.rank > 0 else run_folder.private_key(request.sign, progress)
     method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")

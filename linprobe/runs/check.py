@@ -71,11 +71,11 @@ from linprobe.runs.manifest import (
     DamagedManifestError,
     Manifest,
     digest_of,
+    stated_in,
 )
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.runs.run_folder import RunFolder, public_key
-from linprobe.runs.specification import stated_in
 
 FINDINGS = (
     "private", "epsilon", "epsilon_cross_check", "epsilon_autodp", "epsilon_dp_accounting", "delta", "gdp_mu",

@@ -443,32 +443,23 @@ def _written(
     results: Sequence[comparison.Result],
     guessing: dict[str, Any],
 ) -> dict[str, Any]:
-    out, summaries = request.folder, comparison.summarise(results)
-    boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
+    out, levels = request.folder, (PUBLIC_BASELINE, PARAGON)
     data = name_of(request.features) or DIGITS
     runs = [
         {"data": data, **_run_row(run, folder.manifest(run.folder), result)}
         for run, result in zip(planned, results, strict=True)
     ]
-    summary = [
-        {
-            "data": data,
-            "method": one.row,
-            **asdict(one.setting),
-            **{name: value for name, value in asdict(one).items() if name not in ("row", "setting")},
-            "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
-        }
-        for one in summaries
-    ]
+    summary = [{"data": data, **one} for one in comparison.summarise(results, *levels)]
     write_csv(out / "runs.csv", runs)
     write_csv(out / "summary.csv", summary)
     spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
     tables = comparison.comparison_tables(summary).items()
     texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
     write_whole(out / "table.md", "\n".join(texts))
-    about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
     picture = out / "accuracy_against_epsilon.png"
-    plot = comparison.accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
+    plot = comparison.accuracy_against_epsilon(
+        picture, summary, *levels, _about(request, runs), guessing=guessing["commonest_share"]
+    )
     attacked = {}
     if request.attack:
         attacks = [

@@ -283,9 +283,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             if account is not None and earlier:
                 for _, text in words.together_line(preview(account, ())):
                     progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
-            results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-            with writing(request.folder):
-                return _written(request, folder, planned, results, _guessing(opened))
+            return _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
             _tell_kept(folder, missing, request.book, before, progress)
@@ -422,67 +420,47 @@ def _give_one_time(folders: Sequence[Path]) -> None:
                 os.utime(path, ns=(now, now))
 
 
-def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> comparison.Result:
-    auc = threshold_auc(features, run_folder.read_run(run.folder))["auc"] if request.attack else None
-    return comparison.Result(
-        run.row,
-        run.setting,
-        run.request.epsilon,
-        run.request.split_seed,
-        run.spends,
-        manifest.test_accuracy or 0.0,  # compare has public test rows
-        manifest.test_balanced_accuracy or 0.0,
-        auc,
-    )
-
-
 def _written(
-    request: CompareRequest,
-    folder: ComparisonFolder,
-    planned: Sequence[Planned],
-    results: Sequence[comparison.Result],
-    guessing: dict[str, Any],
+    request: CompareRequest, folder: ComparisonFolder, planned: Sequence[Planned], features: FeatureReader
 ) -> dict[str, Any]:
+    guessing = _guessing(features)
+    aucs = [threshold_auc(features, run_folder.read_run(one.folder))["auc"] for one in planned if request.attack]
     out, levels = request.folder, (PUBLIC_BASELINE, PARAGON)
     data = name_of(request.features) or DIGITS
-    runs = [
-        {"data": data, **_run_row(run, folder.manifest(run.folder), result)}
-        for run, result in zip(planned, results, strict=True)
-    ]
-    summary = [{"data": data, **one} for one in comparison.summarise(results, *levels)]
-    write_csv(out / "runs.csv", runs)
-    write_csv(out / "summary.csv", summary)
-    spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
-    tables = comparison.comparison_tables(summary).items()
-    texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
-    write_whole(out / "table.md", "\n".join(texts))
-    picture = out / "accuracy_against_epsilon.png"
-    plot = comparison.accuracy_against_epsilon(
-        picture, summary, *levels, _about(request, runs), guessing=guessing["commonest_share"]
-    )
-    attacked = {}
-    if request.attack:
-        attacks = [
-            {"method": one.row, **asdict(one.setting), "epsilon": one.epsilon, "seed": one.seed, "attack_auc": one.auc}
-            for one in results
-        ]
-        marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
-        write_csv(out / "private_attacks.csv", marked, private=True)
-        attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-    found = {"composed": folder.composed(request.delta, request.book), **guessing, "summary": summary, "runs": runs}
-    folder.finish(found)
+    runs = [{"data": data, **_run_row(run, folder.manifest(run.folder))} for run in planned]
+    summary = [{"data": data, **one} for one in comparison.summarise(runs, *levels)]
+    with writing(out):
+        write_csv(out / "runs.csv", runs)
+        write_csv(out / "summary.csv", summary)
+        spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
+        tables = comparison.comparison_tables(summary).items()
+        texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
+        write_whole(out / "table.md", "\n".join(texts))
+        picture = out / "accuracy_against_epsilon.png"
+        plot = comparison.accuracy_against_epsilon(
+            picture, summary, *levels, _about(request, runs), guessing=guessing["commonest_share"]
+        )
+        attacked = {}
+        if request.attack:
+            keys = ("method", "public", "shots", "epsilon", "seed")
+            attacks = [
+                {**{key: run[key] for key in keys}, "attack_auc": auc} for run, auc in zip(runs, aucs, strict=True)
+            ]
+            marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
+            write_csv(out / "private_attacks.csv", marked, private=True)
+            attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
+        found = {"composed": folder.composed(request.delta, request.book), **guessing, "summary": summary, "runs": runs}
+        folder.finish(found)
     return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 
 
-def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: Manifest) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),
-        "epsilon": result.epsilon,
-        "seed": result.seed,
-        "test_accuracy": result.accuracy,
-        "test_balanced_accuracy": result.balanced,
-        "test_macro_auroc": manifest.test_macro_auroc,
+        "epsilon": run.request.epsilon,
+        "seed": run.request.split_seed,
+        **manifest.stated(("test_accuracy", "test_balanced_accuracy", "test_macro_auroc")),
         "epsilon_spent": manifest.epsilon,
         "delta": manifest.delta,
         **manifest.stated(("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")),

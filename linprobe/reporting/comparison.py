@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,6 @@ class Setting:
     shots: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run. One that does not spend its target has epsilon None, and stands for every epsilon; `auc` is private."""
-
-    row: str
-    setting: Setting
-    epsilon: float | None
-    seed: int
-    spends: bool
-    accuracy: float
-    balanced: float
-    auc: float | None = None
-
-
 Summary = dict[str, Any]
 """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number."""
 
@@ -52,27 +38,29 @@ def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | 
     return all(spread is not None and mean - std > other + spread for other, spread in others)
 
 
-def summarise(results: Iterable[Result], public: str, paragon: str) -> list[Summary]:
+def summarise(runs: Iterable[Mapping[str, Any]], public: str, paragon: str) -> list[Summary]:
     """One summary for each row, setting and epsilon, in order; `best` is one that `beats` its rivals, if any does.
 
-    The `boost` is of rows that spend, in settings that also have the rows `public` and `paragon`.
+    A run that does not spend has epsilon None, and stands for every epsilon. The `boost` is of rows that spend, in
+    settings that also have the rows `public` and `paragon`.
     """
-    groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
-    for result in results:
-        groups[result.row, result.setting, result.epsilon].append(result)
-    means = {key: _figures([one.accuracy for one in group]) for key, group in groups.items()}
-    balanced = {key: _figures([one.balanced for one in group]) for key, group in groups.items()}
-    spending = [key for key, group in groups.items() if group[0].spends]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        groups[run["method"], run["public"], run["shots"], run["epsilon"]].append(run)
+    means = {key: _figures([one["test_accuracy"] for one in group]) for key, group in groups.items()}
+    balanced = {key: _figures([one["test_balanced_accuracy"] for one in group]) for key, group in groups.items()}
     summaries = []
-    for (row, setting, epsilon), group in groups.items():
-        key = row, setting, epsilon
-        rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
+    for key, group in groups.items():
+        method, *setting, epsilon = key
+        rivals = [other for other in groups if other[1:] == key[1:] and other != key and epsilon is not None]
         best, balanced_best = (beats(*of[key], [of[other] for other in rivals]) for of in (means, balanced))
         found = {"mean": means[key][0], "std": means[key][1], "runs": len(group), "best": best}
         found |= {"balanced_mean": balanced[key][0], "balanced_std": balanced[key][1], "balanced_best": balanced_best}
-        levels = [1 - means[name, setting, None][0] for name in (public, paragon) if (name, setting, None) in means]
-        gained = boost(levels[0], 1 - means[key][0], levels[1]) if epsilon is not None and len(levels) == 2 else None
-        summaries.append({"method": row, **asdict(setting), "epsilon": epsilon, **found, "boost": gained})
+        levels = [means.get((name, *setting, None)) for name in (public, paragon)]
+        errors = [1 - level[0] for level in (levels[0], means[key], levels[1]) if level is not None]
+        gained = boost(*errors) if epsilon is not None and len(errors) == 3 else None
+        about = {"method": method, "public": setting[0], "shots": setting[1], "epsilon": epsilon}
+        summaries.append({**about, **found, "boost": gained})
     return summaries
 
 

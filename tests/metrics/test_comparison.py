@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from linprobe.reporting.comparison import (
-    Result,
-    Setting,
     beats,
     boost,
     comparison_table,
@@ -16,12 +16,13 @@ from linprobe.reporting.comparison import (
     summarise,
 )
 
-TWO, FOUR = Setting(shots=2), Setting(shots=4)
+TWO, FOUR = 2, 4
 LEVELS = "only-public", "non-private"
 
 
-def result(row: str, setting: Setting, epsilon: float | None, seed: int, accuracy: float) -> Result:
-    return Result(row, setting, epsilon, seed, epsilon is not None, accuracy, 1 - accuracy)
+def result(method: str, shots: int, epsilon: float | None, seed: int, accuracy: float) -> dict[str, Any]:
+    row = {"method": method, "public": "", "shots": shots, "epsilon": epsilon, "seed": seed}
+    return {**row, "test_accuracy": accuracy, "test_balanced_accuracy": 1 - accuracy}
 
 
 RESULTS = [

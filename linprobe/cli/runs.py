@@ -68,7 +68,7 @@ def _report(request: requests.ReportRequest) -> None:
 
 @command(requests.ReleaseRequest)
 def _release(request: requests.ReleaseRequest) -> None:
-    from linprobe.evaluation import release as commands
+    from linprobe.reporting import release_pages as commands
 
     released, total = commands.release(request)
     _terminal.note(total)

@@ -261,6 +261,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         earlier = spending(before.counted).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
+        folder.entries(request.book)  # a book that cannot be read is refused before more is spent
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)

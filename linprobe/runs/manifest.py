@@ -241,7 +241,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Refinement:
-    """How public rows without labels changed the weights before, `unrefined.npz`. See `docs/run-folder.md`."""
+    """How public rows without labels changed the weights in `unrefined.npz`; `docs/run-folder.md` has the fields."""
 
     file: Annotated[str, TEXT]
     rows: Annotated[int, COUNT]

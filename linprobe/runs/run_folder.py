@@ -587,7 +587,7 @@ def write_manifest(
 ) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    The sealed manifest lists the pages too, so that its signature covers them. Files are not read again: `contents`.
+    The sealed manifest lists the pages too, so that its signature covers them. No file is read: `contents` are theirs.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():

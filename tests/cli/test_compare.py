@@ -438,6 +438,19 @@ def test_a_run_made_from_a_run_in_the_folder_counts_with_it(
     assert len(list(own_books.glob("*.jsonl"))) == 1
 
 
+def test_a_book_that_cannot_be_read_is_refused_before_more_is_spent(
+    cli: Cli, features_file: Path, refused: Callable[..., None], own_books: Path
+) -> None:
+    words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    assert cli(*words).status == 0
+    (own_books / "damaged.jsonl").write_text('{"book": 2}\n{\n')
+    spent = {path: path.read_bytes() for path in own_books.iterdir()}
+    refused(cli(*words, "--book", "other.jsonl"), 3, ["damaged.jsonl", "restore"])
+    refused(cli(*words, "--seeds", "2"), 3, ["damaged.jsonl", "restore"])
+    assert {path: path.read_bytes() for path in own_books.iterdir()} == spent
+    assert len(folders(Path("cmp"))) == 1
+
+
 def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     words = ["--methods", "noisy-gd:steps=3", "--seeds", "1", "--jobs", "1", "--out", "cmp", "--json"]
     both = result_of(cli("compare", features_file, *words, "--eps", "1,2"))["composed"]

@@ -123,11 +123,7 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
     """ratio_i: log likelihood ratio of the target's log odds, trained with record i against without it; nats, (n,).
 
     Each record has its own two means. The two variances are shared by all records, as Carlini et al. do when there are
-    few shadow models.
-
-    Args:
-        target, shadows: log odds of each record under the attacked model, (n,), and each shadow, (n_shadows, n).
-        inside: which records each shadow was trained on, (n_shadows, n): each in at least two, and out of at least two.
+    few shadow models. Log odds: (n,) and (n_shadows, n); each record is `inside` two shadows or more, and out of two.
     """
     ratio = np.zeros_like(target)
     for sign, part in ((1, inside), (-1, ~inside)):

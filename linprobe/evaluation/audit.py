@@ -363,7 +363,7 @@ def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str
         "noise_multiplier": schedule.noise_multiplier,
         "sampling_rate": schedule.sampling_rate,
         "paths": [str(path) for path in subject.paths],
-        "products": trials.products,
+        "products": ARITHMETIC,
         "not_covered": [*([NO_DEVICE] if request.device == "cpu" else []), *parts, *NEVER_COVERED],
         "tests": tests,
     }
@@ -539,4 +539,4 @@ def play(
         on_run()
     taken = tuple(str(paths[run % len(paths)]) for run in range(runs))
     by_purpose = {purpose: np.array(found) for purpose, found in others.items()}
-    return Trials(inside, np.array(scores), taken, ARITHMETIC, by_purpose)
+    return Trials(inside, np.array(scores), taken, by_purpose)

@@ -147,8 +147,8 @@ def refuse_moving(manifest: Manifest) -> None:
     """PrivacyError for a run whose losses of people may move with other people, in the last bits of float64.
 
     A loss next to the edge of a bin would then change its count with somebody else's rows, and no sensitivity below the
-    number of people would hold. On a CPU the losses have the same bits. On a GPU norms are added in another order for
-    another number of rows; earlier versions, whose manifests do not name the arithmetic, scored rows by BLAS.
+    number of people would hold. On a CPU the losses have the same bits; on a GPU norms are added in another order for
+    another number of rows, and earlier versions scored rows by BLAS.
     """
     if manifest.moving_losses is not None:
         raise PrivacyError(

@@ -235,8 +235,7 @@ def _note_order(run: RunFolder, features: FeatureReader, progress: Progress) -> 
 def moved_bias(run: RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
     """The bias that makes the scores of a run those for other class shares, and these; None for the run's own.
 
-    It is post-processing of the class counts. `prior` is `train`, the estimated shares of the private rows; `uniform`;
-    shares as in `shares_given`; or None for the bias as it is.
+    Post-processing of class counts. `prior`: `train`, estimated shares of private rows; `uniform`; or `shares_given`.
     """
     if prior is None:
         return run.bias, None

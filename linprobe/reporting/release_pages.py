@@ -55,10 +55,7 @@ MOST_CLASSES = 20  # listed with their accuracy, the lowest first
 class Publisher:
     """What the publisher says of a release; the manifest does not know it.
 
-    Attributes:
-        name: of the model. curators: who publishes it. use: what it is for. region: where the data come from, or whose
-            law applies. licence: a licence id, such as cc-by-4.0. published: date, YYYY-MM-DD. total: what all runs on
-            the feature file have cost, as a line of `recorded_totals` that may be published.
+    `region` is where the data come from, or whose law applies; `total` a line of `recorded_totals` for everybody.
     """
 
     name: str

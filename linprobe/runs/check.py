@@ -539,11 +539,9 @@ def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """The initial weights that a run takes from an earlier run.
+    """The initial weights that a run takes from an earlier run, as in `RunFolder`; the mean over voters if it votes.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
+    All `releases` of the earlier run have the purpose `inherited`.
     """
 
     weights: NDArray[np.floating]
@@ -573,7 +571,7 @@ class FirstRun:
         """The weights and the releases they depend on, at the first use.
 
         Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
-        run that starts from it cannot be private either, or a private selection chose it.
+        run that starts from it cannot be private either.
         """
         run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias

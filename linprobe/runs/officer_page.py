@@ -1,8 +1,7 @@
 """The page for a reviewer without Python: one HTML file that checks a run folder in a browser, without a network.
 
-The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the manifest's
-JSON Schema. It shares no code with `linprobe.runs.check`, so an error in one of them is not an error in the other. The
-page's security policy admits this one script and one style sheet, from `officer/`. A report holds the same check.
+The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the JSON Schema.
+It shares no code with `linprobe.runs.check`, so an error in one of them is not one in the other. A report holds it too.
 """
 
 from __future__ import annotations

@@ -208,9 +208,7 @@ def refined_weights(
     has the guarantee of the run, under the same adjacency.
 
     Args:
-        rows: raw rows (n, n_features), as `unlabelled_rows` or `gathered` read them.
-        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
-        class_shares: shares of the classes in `rows`, (n_classes,), if they are known; None to estimate them.
+        rows: raw, (n, n_features), as `gathered` reads them. class_shares: of `rows`, (n_classes,), if known.
         shift: what `bias` was moved by for other class shares, (n_classes,) or 0. The rule reads the bias before it.
         together: for predictions of these rows; their classes may lack, or have other shares than in training.
     Raises UsageError: shares that are no distribution.

@@ -26,7 +26,7 @@ from linprobe.training.tune import Tuning, tune_run
 
 GRID = "score_noise=0.1,0.5,2,8"
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
-METHODS = {2: "adamix", 0: "dpsgd-f"}
+METHODS = {2: "adamix", 0: "noisy-gd"}
 ONE = {"score_noise": 1.0}
 
 

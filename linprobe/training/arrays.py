@@ -297,10 +297,3 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
         return order, np.append(starts, n_rows), people
     bounds, texts = owner_bounds(names[order].astype(str).tolist(), name)
     return order, bounds, np.array(texts, dtype=names.dtype)
-
-
-def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
-    """Where each person's rows begin, and the people, of rows in a fixed order. DataError: no name each, or apart."""
-    names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
-    bounds, people = owner_bounds(names.tolist(), "owners")
-    return bounds, np.array(people)

@@ -1,11 +1,5 @@
 """Execute a plan: private rows in, a model with its guarantee out.
 
-    prepare  private and public rows to training space, around a noisy private mean if the plan releases one, and to the
-             back end that computes gradients; noisy class counts if the plan releases them
-    fit      the method: every release is in the ledger before its noise is drawn
-    finish   weights for raw rows, balanced by the class counts and refined by rows without labels; the noisy choice,
-             gain and accuracy that the plan pays for; the guarantee, recomputed from the ledger
-
 Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """
 
@@ -77,29 +71,17 @@ class Selected:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding.
+    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding."""
 
-    Attributes:
-        precision: storage type of the rows; clip factors are computed from the rounded rows.
-        device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
-        group: processes that train together with the same arguments, each on its shard of the private rows.
-        streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of it; None for the same bits in any number of processes.
-    """
-
-    precision: Precision = "float32"
-    device: str = "cpu"
-    group: Group = ALONE
-    streamed: bool = False
-    shard_units: int | None = None
+    precision: Precision = "float32"  # storage type; clip factors are of the rounded rows
+    device: str = "cpu"  # `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise
+    group: Group = ALONE  # processes with the same arguments, each on its shard of the private rows
+    streamed: bool = False  # whether rows are read again in every pass, though they fit in memory
+    shard_units: int | None = None  # a shard begins at a multiple; None for the same bits in any number of processes
     keep: Checkpoints | None = None
 
     def check(self, settings: Settings, unit: str) -> None:
-        """Refuse a device or a group that cannot train with these settings, or samples of people.
-
-        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
-        process. Errors of `choose_backend`.
-        """
+        """Refuse a device or processes that cannot train with these settings. UsageError; as `choose_backend`."""
         options, size = settings.options, self.group.size
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
@@ -149,33 +131,19 @@ class Observer:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained probe.
+    """A trained probe."""
 
-    Attributes:
-        weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
-            voters as first axis if the run votes.
-        history: public facts of each step.
-        centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
-        losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
-        unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
-        tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
-            scores.
-        selected: the shrinkage that noisy counts of correct predictions chose. class_counts: noisy numbers of rows.
-        similar: noisy number of private rows near unlabelled ones, and gain: of correct predictions on private rows by
-            refinement. All are None if not released.
-    """
-
-    weights: NDArray[np.float32]
+    weights: NDArray[np.float32]  # for L2-normalised raw rows, (n_features, n_classes); voters are the first axis
     bias: NDArray[np.float32]
-    history: list[dict[str, float]]
+    history: list[dict[str, float]]  # public facts of each step
     n_steps: int
-    centre: str
+    centre: str  # `public`, `private` or `unlabelled`: the mean that was subtracted; or `none`
     privacy: PrivacyStatement
-    losses: RecordLosses | None
-    tested: tuple[NoisyTest, NoisyScores | None] | None = None
+    losses: RecordLosses | None  # of each private record, on rank 0; None if nothing was spent. PRIVATE
+    tested: tuple[NoisyTest, NoisyScores | None] | None = None  # on private test rows
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
-    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None  # weights and bias before refinement
     refined: Refined | None = None
     similar: SimilarRows | None = None
     gain: NoisyGain | None = None
@@ -210,11 +178,6 @@ def execute(
     person with all private rows if `dataset` has `bounds`.
 
     What is refused after a release may depend on it: it counts as divergence, without figures.
-
-    Args:
-        ledger: records each event before its result exists; None for a ledger in memory.
-    Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
-    bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
@@ -428,10 +391,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
 def _refined(
     prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> tuple[Refined | None, NoisyGain | None]:
-    """The weights that rows without labels refine, on rank 0, and what private rows gain by it, if the plan asks.
-
-    Where they lose, the weights stay.
-    """
+    """Weights that rows without labels refine, on rank 0, and what private rows gain; where they lose, weights stay."""
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     if dataset.unlabelled is None:
         return None, None

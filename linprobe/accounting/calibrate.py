@@ -265,34 +265,21 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One way to spend the budget.
+    """One way to spend the budget."""
 
-    Attributes:
-        sampling_rate: q, the Poisson probability with which a record joins a step; 1 for all rows.
-        noise_multiplier: sigma, noise standard deviation of a step's sum divided by the clip norm; rounded up.
-        steps: releases; epochs / q to the nearest whole number, at least 1.
-        batch_size: average number of rows per step, q N.
-        noise_per_epoch: sigma / sqrt(q), noise standard deviation of an epoch's summed gradients in clip norms.
-        noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients divided
-            by the largest expected contribution of one record.
-        epsilon: what the run costs at the plan's delta, by `accountant`; at most the target.
-        accountant: name of the accountant of record for this row.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    steps: int
-    batch_size: float
-    noise_per_epoch: float
-    noise_over_signal: float
-    epsilon: float
+    sampling_rate: float  # q; 1 for all rows
+    noise_multiplier: float  # of a step, rounded up
+    steps: int  # epochs / q to the nearest whole number, at least 1
+    batch_size: float  # average number of rows per step, q N
+    noise_per_epoch: float  # sigma / sqrt(q), in clip norms
+    noise_over_signal: float  # sigma / (q sqrt(steps)): of all summed gradients, over the most that one record adds
+    epsilon: float  # of the run, at most the target
     accountant: str
 
 
 def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
-    """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs.
+    """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs, by rising rate.
 
-    Returns: one row per rate, by rising rate; duplicates count once.
     Raises ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
     """
     delta, n_rows, epochs = check_delta(request.delta, request.n_rows), request.n_rows, request.epochs
@@ -333,11 +320,7 @@ def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
 
 
 def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
-    """The row with the smallest rate whose noise is at most `GOOD_ENOUGH` times the least, and a sentence why.
-
-    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
-    allows for rounded steps.
-    """
+    """The row with the smallest rate whose noise over the run is at most `GOOD_ENOUGH` times the least; and why."""
     rows = [row for row in rows if row.batch_size >= 1] or rows  # smaller steps have no row on average
     least = min(row.noise_over_signal for row in rows)
     good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]

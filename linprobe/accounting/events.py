@@ -109,14 +109,10 @@ def hold_without_a_choice(releases: Iterable[Releases]) -> bool:
 
 @dataclass(frozen=True)
 class Relation:
-    """Two data sets are neighbours if one unit is present in one of them, and its place is empty in the other.
-
-    Attributes:
-        unit: `record` or `owner`. rows: the most rows that a person has; None if no bound is public. 1 for a record.
-    """
+    """Two data sets are neighbours if one unit is present in one of them, and its place is empty in the other."""
 
     unit: str
-    rows: int | None = None
+    rows: int | None = None  # the most that a person has; None if no bound is public; 1 for a record
 
     def __post_init__(self) -> None:
         if self.unit == RECORD:

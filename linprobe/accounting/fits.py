@@ -47,12 +47,10 @@ class Fits:
     def add(
         self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
     ) -> tuple[int, dict[str, list[Releases]]]:
-        """Remember one fit on the records with these hashes, any shape (n,). Its guarantee is for `unit`.
+        """Remember one fit on records with these hashes, whose guarantee is for `unit`.
 
-        Two records with the same hash count as one that was in the fits of both.
-
-        Returns: the largest number of private fits that any of the records was in, this one included, and by protected
-            unit releases that bound the releases of each record.
+        Returns: the largest number of private fits that any of the records was in, this one included, and by unit
+        releases that bound those of each record.
         """
         new: FitKinds = Counter()
         for release in releases:
@@ -84,12 +82,7 @@ class Fits:
         return fits, by_unit
 
     def crossed(self, private: NDArray[np.uint64], public: NDArray[np.uint64]) -> tuple[int, int]:
-        """Remember the hashes of rows that a fit uses as private, (n,), and as public, (m,), when it begins.
-
-        A fit in another thread may begin before this one has ended.
-
-        Returns: how many of `public` were private in an earlier fit, and how many of `private` public in one.
-        """
+        """Remember rows of a fit when it begins; how many of `public` had been private, and of `private` public."""
         public = distinct(public)  # a row may be among the labelled and the unlabelled ones
         with self._lock:
             found = among(public, self._private).sum(), among(private, self._public).sum()

@@ -47,24 +47,15 @@ GOOD_ENOUGH = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A calibrated run.
-
-    Attributes:
-        epsilon_target, delta: the target.
-        n_steps: gradient releases the run will make.
-        noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
-        sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
-        accountant: the accountant of record.
-        others: releases besides the steps, e.g. a private mean, or the releases of an earlier run.
-    """
+    """A calibrated run, for the target `epsilon_target` and `delta`."""
 
     epsilon_target: float
     delta: float
-    n_steps: int
-    noise_multiplier: float
-    sampling_rate: float = 1.0
-    accountant: Accountant = GAUSSIAN
-    others: tuple[Releases, ...] = ()
+    n_steps: int  # gradient releases the run will make
+    noise_multiplier: float  # their noise standard deviation divided by the clip norm, dimensionless
+    sampling_rate: float = 1.0  # Poisson probability with which a record joins a step; 1 for all rows
+    accountant: Accountant = GAUSSIAN  # of record
+    others: tuple[Releases, ...] = ()  # releases besides the steps, e.g. a private mean, or those of an earlier run
 
     @property
     def releases(self) -> tuple[Releases, ...]:
@@ -343,18 +334,11 @@ NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their
 
 
 def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
-    """The cost of `n_steps` sampled Gaussian releases.
+    """The cost of `n_steps` Gaussian releases on Poisson samples, each with `noise_multiplier` sensitivities of noise.
 
-    Args:
-        sampling_rate: q, in [`LEAST_RATE`, 1].
-        noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
-        n_steps: releases, from 1 to `MAX_STEPS`.
-        delta: in (0, 1).
-    Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of
-        record), and for every applicable accountant its epsilon under its name, one of `NAMES`, the accountant of
-        record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp` if q = 1 and it has an opinion; None if the
-        noise is too small for any figure.
-    Raises ParameterError: a value outside its range.
+    Returns: the arguments, gdp_mu and zcdp_rho (None if q < 1), accountant (of record), and for every applicable
+    accountant its epsilon under its name, the accountant of record first; None if the noise is too small for any
+    figure. Raises ParameterError: a value outside its range.
     """
     rate, sigma = _check_rate(sampling_rate), _check_sigma(noise_multiplier)
     releases = (Releases(GRADIENT, sigma, rate, check_steps(n_steps)),)

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
-from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles, on_host
+from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
@@ -540,11 +539,6 @@ class Backend:
     def noise(self, insecure_seed: int | None = None) -> NoiseSource:
         """A source whose noise is generated on this backend."""
         return NoiseSource(insecure_seed)
-
-    def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
-        """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""
-        placed = replace(total, value=self.put(total.value), contributions=self.put(total.contributions))
-        return on_host(mechanism.release(placed, noise_multiplier, purpose=purpose))
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""

@@ -25,12 +25,12 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, best_scale, checked_weights, minimise
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, Init, Loss, Output, Reference
 from linprobe.options.declaration import Option, Options, arguments_of, make_options
 from linprobe.parallel import available_memory
-from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
+from linprobe.parallel.array_api import Reals, by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 ENSEMBLES = ("average", "ema", "vote")
@@ -323,6 +323,12 @@ class Run:
         noise_multiplier = self.schedule.noise_multiplier
         released = self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace)
         return on_host(released) if on_the_host else released
+
+    def released(self, total: ClippedSum, purpose: str) -> Reals:
+        """A sum on the host with the noise that the schedule has for `purpose`, drawn on the back end; on the host."""
+        put = self.backend.put
+        placed = replace(total, value=put(total.value), contributions=put(total.contributions))
+        return on_host(self.mechanism.release(placed, self.schedule.others[purpose], purpose=purpose))
 
     def batch(self, rows: Rows) -> Rows:
         """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""

@@ -36,16 +36,9 @@ from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.methods import Fitted, Problem, Run
-from linprobe.methods.class_counts import (
-    CLASS_COUNTS,
-    ClassCounts,
-    class_shares,
-    equal_shares,
-    released_counts,
-    shift_between,
-)
+from linprobe.methods.class_counts import ClassCounts, class_shares, equal_shares, released_counts, shift_between
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, longer_steps, released_mean, text_mean
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
+from linprobe.methods.similar_rows import SAME_KIND, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import refuse_on_gpu
 from linprobe.parallel.array_api import on_host
@@ -201,7 +194,7 @@ def execute(
 
 
 def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer) -> _Prepared:
-    settings, group, schedule, backend = plan.settings, runtime.group, plan.schedule, choose_backend(runtime.device)
+    settings, group, backend = plan.settings, runtime.group, choose_backend(runtime.device)
     preprocessing, reads = plan.preprocessing, "private" in plan.method.needs
     early = reads and (settings.condition == MEAN or settings.similar)
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
@@ -217,14 +210,15 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     mechanism = observer.mechanism(
         source, ledger.append, first_step=ledger.position, group=group, repeated=() if keeper is None else keeper.early
     )
+    sampler = observer.sampler(source, plan.schedule.sampling_rate)
+    run = Run(plan.schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     similar: SimilarRows | None = None
     if early and rows is not None:
-        plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
+        plan, preprocessing, similar = _centred(plan, dataset, rows, run, observer)
+        run = replace(run, schedule=plan.schedule)
         rows = private_rows(plan, dataset, preprocessing, runtime, spent=rows)
-    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
+    counts = _class_counts(plan, dataset, rows, run)
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
-    sampler = observer.sampler(source, schedule.sampling_rate)
-    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, counts, similar)
 
 
@@ -261,28 +255,23 @@ def _longer_steps(plan: Plan, dataset: Dataset, preprocessing: Preprocessing) ->
 
 
 def _centred(
-    plan: Plan,
-    dataset: Dataset,
-    rows: Rows,
-    mechanism: GaussianMechanism,
-    observer: Observer,
-    group: Group,
-    backend: Backend,
+    plan: Plan, dataset: Dataset, rows: Rows, run: Run, observer: Observer
 ) -> tuple[Plan, Preprocessing, SimilarRows | None]:
     """What the releases on unit rows decide: the plan, the map to training space, and the number of similar rows."""
-    noise, preprocessing = plan.schedule.others, plan.preprocessing
+    preprocessing = plan.preprocessing
     similar: SimilarRows | None = None
     around: Surroundings | None = None  # of unlabelled rows of the same kind
     if plan.settings.similar and dataset.unlabelled is not None:
         around = Surroundings(unlabelled_rows(dataset.unlabelled, dataset.n_classes))
-        similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
+        similar = released_similar(rows, around, run)
         around = around if similar.share(plan.n_units) >= SAME_KIND else None
     if plan.settings.condition == MEAN:
         guess = text_mean(plan.text_weights) if around is None else around.mean
-        mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
+        mean = released_mean(rows, run, guess)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
             if around is None:
-                squared_norm = expected_squared_norm(mean, 0.0 if mean is guess else noise[MEAN] / plan.n_units)
+                error = 0.0 if mean is guess else run.schedule.others[MEAN] / plan.n_units
+                squared_norm = expected_squared_norm(mean, error)
             else:
                 squared_norm = around.squared_norm + float(((mean - around.mean) ** 2).sum())
             return plan, preprocessing.around(mean, squared_norm), similar
@@ -303,13 +292,10 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     return None if public is None else prepare(public, space, runtime.precision, weights=others)
 
 
-def _class_counts(
-    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
-) -> ClassCounts | None:
+def _class_counts(plan: Plan, dataset: Dataset, rows: Rows | None, run: Run) -> ClassCounts | None:
     if not plan.settings.class_counts or rows is None:
         return None
-    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
-    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
+    return released_counts(rows, dataset.n_classes, dataset.several_labels, run)
 
 
 def private_rows(
@@ -403,7 +389,7 @@ def _refined(
     pair = ((weights, bias), (refined.weights, refined.bias)) if refined is not None and refined.strength else ()
     counts, tracked = _counted(prepared, pair)
     (old, new), noise = counts or [(0.0, 0.0)] * 2, plan.schedule.others[GAIN]
-    released = run.backend.released(run.mechanism, gain(old, new, tracked), noise, GAIN)
+    released = run.released(gain(old, new, tracked), GAIN)
     gained = NoisyGain(float(released[0, 0]), noise, 0.0 if refined is None else refined.expected_gain)
     return None if refined is None else refined.after(gained, plan.n_units, weights, bias), gained
 
@@ -461,7 +447,7 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
     counts, tracked = _counted(prepared, candidates)
-    released = run.backend.released(run.mechanism, correct_counts(counts, tracked), noise, SELECTION)
+    released = run.released(correct_counts(counts, tracked), SELECTION)
     halved = released[:, 0]  # correct minus wrong predictions, halved
     std = noise * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
@@ -475,11 +461,7 @@ def _test(
     features = dataset.features if run.group.rank == 0 else None
     bounds = None if features is None else dataset.test_bounds
     sums = sums_of_test_rows(iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
-    released = {
-        purpose: run.backend.released(run.mechanism, counted, noise[purpose], purpose)
-        for purpose, counted in sums.items()
-        if purpose in noise
-    }
+    released = {purpose: run.released(counted, purpose) for purpose, counted in sums.items() if purpose in noise}
     scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
     return NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]), scores
 

@@ -362,7 +362,7 @@ def minimise(
         value, total = 0.0, np.zeros(shape[::-1])
         for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
             value += float(part)
-            total += on_host(gradient)
+            total += gradient if few else on_host(gradient)
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 

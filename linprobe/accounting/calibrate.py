@@ -35,7 +35,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_down, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError, counted
 from linprobe.options import DEFAULT_STEPS, LEAST_RATE, MAX_EPSILON, MAX_STEPS
-from linprobe.options.requests import PlanRequest
+from linprobe.options.requests import AccountRequest, PlanRequest
 
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
@@ -333,24 +333,22 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
 NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
 
 
-def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
+def releases_cost(request: AccountRequest) -> dict[str, Any]:
     """The cost of `n_steps` Gaussian releases on Poisson samples, each with `noise_multiplier` sensitivities of noise.
 
-    Returns: the arguments, gdp_mu and zcdp_rho (None if q < 1), accountant (of record), and for every applicable
+    Returns: the request, gdp_mu and zcdp_rho (None if q < 1), accountant (of record), and for every applicable
     accountant its epsilon under its name, the accountant of record first; None if the noise is too small for any
-    figure. Raises ParameterError: a value outside its range.
+    figure.
     """
-    rate, sigma = _check_rate(sampling_rate), _check_sigma(noise_multiplier)
-    releases = (Releases(GRADIENT, sigma, rate, check_steps(n_steps)),)
-    if not 0 < delta < 1:
-        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
+    delta = request.delta
+    releases = (Releases(GRADIENT, request.noise_multiplier, request.sampling_rate, request.n_steps),)
     judges: tuple[Accountant | Judge, ...] = (*ACCOUNTANTS.values(), AUTODP)
     found = {judge.name: judge.epsilon(releases, delta) for judge in judges if judge.covers(releases)}
     costs = {name: cost if math.isfinite(cost) else None for name, cost in found.items() if not math.isnan(cost)}
     return {
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-        "steps": n_steps,
+        "sampling_rate": request.sampling_rate,
+        "noise_multiplier": request.noise_multiplier,
+        "steps": request.n_steps,
         "delta": delta,
         **gaussian_figures(releases),
         "accountant": next(iter(costs)),

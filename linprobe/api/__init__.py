@@ -397,11 +397,8 @@ def account(
     """
     from linprobe.accounting.calibrate import releases_cost as run_command
 
-    known = {
-        "n_steps" if name == "steps" else name: option for name, option in declared(requests.AccountRequest).items()
-    }
     given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
-    return run_command(**_needed("account", known, {**given, **others}))
+    return run_command(_asked(requests.AccountRequest, **given, **others))
 
 
 class _Warning(Silent):
@@ -459,23 +456,18 @@ def _of_train() -> dict[str, Option]:
 
 
 def _asked(request: type[Asked], **given: Any) -> Asked:
-    """A request of named arguments: what its command declares, but for output and dry runs. Raises as `_needed`."""
-    return request(**_needed(request.command, declared(request), given))
-
-
-def _needed(command: str, declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`_values` of arguments of a command. Raises ArgumentError: another one. ParameterError: a wrong or no value."""
-    known = {name: option for name, option in declared.items() if name not in _OF_COMMANDS}
+    """A request of named arguments: what its command declares, but for output and dry runs. ArgumentError: another."""
+    known = {name: option for name, option in declared(request).items() if name not in _OF_COMMANDS}
     for name in given:
         if name not in known:
-            near = hint(name, known)
-            raise ArgumentError(f"{command} has no argument {name}{near}; its arguments are: {', '.join(known)}")
+            listed = f"{hint(name, known)}; its arguments are: {', '.join(known)}"
+            raise ArgumentError(f"{request.command} has no argument {name}{listed}")
     values = _values(known, given)
     for name, option in known.items():
         if option.default is MISSING and name not in values:
             kind = "a path" if option.kind is Path else "a value"
-            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {command} needs it")
-    return values
+            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {request.command} needs it")
+    return request(**values)
 
 
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

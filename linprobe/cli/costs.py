@@ -55,7 +55,7 @@ def _plan(request: PlanRequest) -> None:
 def _account(request: AccountRequest) -> None:
     from linprobe.accounting.calibrate import NAMES, releases_cost
 
-    cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
+    cost = releases_cost(request)
     if request.as_json:
         print_json(cost)
         return

@@ -1,18 +1,13 @@
 """The budget book of a data set, an append-only file with one line for each run, and the cost of its runs together.
 
-A line is on the disk before the run draws noise, with everything that the run is going to release. If the run
-ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
-under-count. A run that is resumed keeps its id, so that it is counted once.
-
-The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
-secret, so the book must not tell how long it took or how far it came.
+A line is on the disk before the run draws noise, with everything that the run is going to release. If the run ends
+early, a second line says what it had released by then, but not of a private selection: the number of its runs is
+secret, so the book must not tell how long it took or how far it came. A crash in between makes the book over-count,
+never under-count. A run that is resumed keeps its id, so that it is counted once.
 
 Sums over all rows compose exactly, as Gaussian differential privacy. If any run took Poisson samples, privacy-loss
 distributions compose everything, or above `MOST_KINDS` kinds of releases the faster Renyi bound. Every figure is an
-upper bound for a record, or a person, that was private in all runs.
-
-Runs that protect records and runs that protect people have different neighbours, so a figure is for one relation
-(`events.py`). Releases of a run with other neighbours are converted by a proven rule.
+upper bound for a record, or a person, that was private in all runs, and for one relation (`events.py`).
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -140,7 +135,6 @@ class Contents:
 
     @property
     def counted(self) -> list[Entry]:
-        """The entries of runs that released something."""
         return [entry for entry in self.entries.values() if entry.counts]
 
     def as_counted(self, entry: Entry) -> Entry:
@@ -504,8 +498,6 @@ SMALLEST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
 
 @dataclass(frozen=True)
 class Spending:
-    """The cost of several runs together."""
-
     runs: int  # that released something with noise
     not_private_runs: int  # that no epsilon covers
     unit: str  # `owner` if every run protects it

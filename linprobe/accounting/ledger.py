@@ -54,7 +54,6 @@ class AppendOnlyFile:
         os.fsync(self.descriptor)
 
     def close(self) -> None:
-        """Close the file, which releases its lock."""
         os.close(self.descriptor)
 
 

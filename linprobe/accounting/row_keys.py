@@ -182,7 +182,6 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
 
 
 def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
-    """The runs that released an accuracy on private test rows."""
     return [entry for entry in entries if any(part.purpose == TEST_ACCURACY for part in entry.releases)]
 
 

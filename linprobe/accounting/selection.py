@@ -75,7 +75,6 @@ class SelectionEvent:
 
     @property
     def releases(self) -> tuple[Releases, ...]:
-        """All releases of all possible budgets."""
         return tuple(release for run in self.runs for release in run)
 
 

@@ -249,7 +249,6 @@ class LinearProbe(LinearClassifier):
 
     @staticmethod
     def _text(given: ArrayLike) -> NDArray[np.float64]:
-        """Text weights (n_features, n_classes). Raises DataError: a cell that is no finite number."""
         with arrays.naming_cell(given, "text_weights"):
             return np.asarray(check_array(given, dtype=np.float64))
 

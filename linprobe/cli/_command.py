@@ -204,7 +204,6 @@ def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
-    """A request with the values of its flags. Raises ParameterError: a value that is not allowed."""
     return request(**{name: _value(one, given[one.parameter]) for name, one in declaration.declared(request).items()})
 
 
@@ -322,8 +321,6 @@ def _method_among(given: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Everywhere:
-    """The options of `EVERYWHERE` as given."""
-
     debug: bool = False
     quiet: bool = False
     verbose: bool = False

@@ -71,8 +71,6 @@ MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
 
 class ClippedUnits(NamedTuple):
-    """The people of a block."""
-
     factors: Array  # c_u, (n_units,); 0 for a person without rows
     lengths: Array  # norm of each person's gradient in the geometry, (n_units,)
     weight: Array  # sum of the factors of the people who joined the sum, (1,)

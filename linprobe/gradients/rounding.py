@@ -267,7 +267,6 @@ def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block
 
 
 def _wide(amplification: float, grid: float, n_rows: int) -> Arithmetic:
-    """Margin of float64 sums."""
     margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(

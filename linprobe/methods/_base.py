@@ -212,14 +212,12 @@ class Problem:
 
     @property
     def private_rows(self) -> Rows:
-        """The private rows. Raises UsageError if there are none."""
         if self.private is None:
             raise UsageError("no private rows were given; this method trains on them; give training rows")
         return self.private
 
     @property
     def public_rows(self) -> Rows:
-        """The public rows. Raises UsageError if there are none."""
         if self.public is None:
             raise UsageError(NO_PUBLIC_ROWS)
         return self.public
@@ -347,8 +345,6 @@ def _placed(state: Mapping[str, NDArray[Any]], backend: Backend) -> dict[str, An
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method returns."""
-
     weights: Weights  # in training space, (n_features, n_classes); voters are the first axis
     history: list[dict[str, float]] = field(default_factory=list)
     bias: Weights | float = 0.0  # class scores of a zero row, (n_classes,), or 0; voters are the first axis
@@ -416,8 +412,6 @@ def check_memory(what: str, needed: int, instead: str) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method."""
-
     summary: str  # one line, as `paper`
     paper: str
     options: type[Options]  # its class, with the method's name and whether it trains on a GPU

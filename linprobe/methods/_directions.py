@@ -208,8 +208,6 @@ def covariance_share(options: Any) -> tuple[Share, ...]:
 
 @dataclass(frozen=True)
 class Covariance:
-    """The released second moment."""
-
     values: NDArray[np.float64]  # eigenvalues, of either sign, (n_features,)
     vectors: NDArray[np.float64]  # eigenvectors as columns, (n_features, n_features)
     noise: float  # spectral norm of the noise, about

@@ -101,7 +101,6 @@ def class_shares(counts: ClassCounts, n_units: int) -> Shares:
 
 
 def equal_shares(shares: Shares) -> Shares:
-    """Equal shares of `n_classes` classes, (n_classes,)."""
     return np.full_like(shares, 1 / len(shares))
 
 

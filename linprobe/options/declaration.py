@@ -28,8 +28,6 @@ TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {  # of the values of an opt
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option."""
-
     name: str  # as an argument of an estimator
     kind: Any  # its type; for a Literal, the type of the words
     words: tuple[str, ...]  # the allowed words; empty for other types
@@ -308,7 +306,6 @@ def arguments_of(options: type[Options]) -> dict[str, Option]:
 
 
 def estimator_name(options: type[Options]) -> str:
-    """Name of a method's estimator: the name of the options class without `Options`."""
     return options.__name__.removesuffix("Options")
 
 
@@ -377,7 +374,6 @@ def as_arguments(text: str) -> str:
 
 @contextmanager
 def naming_arguments() -> Iterator[None]:
-    """Errors name arguments, not flags."""
     try:
         yield
     except LinprobeError as error:

@@ -1,18 +1,13 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise of the next step, which is as secret as the private rows. It is in the folder of the
-unfinished run, and is removed before the folder gets its final name. A copy of the file reveals the samples and the
-noise from its step up to the next write, or to the end of the run if there is no next write:
-
-- earlier keys are gone: `NoiseSource.ratchet` is one-way;
-- later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
-  and then in memory. A run with a seed mixes nothing in; the seed reveals every step.
-
-The number of releases at the last write lies beside the budget book too, outside the folder of the run. So an earlier
-copy of the folder is refused: it would go on with another key, a second run that the book counts once.
+The file holds the key of the noise of the next step, which is as secret as the private rows. Earlier keys are gone:
+`NoiseSource.ratchet` is one-way. Later ones cannot be computed: every write mixes fresh bytes of the operating system
+into the key, on the disk first and then in memory; with a seed, which reveals every step, nothing. The number of
+releases at the last write lies beside the budget book too, so that an earlier copy of the folder is refused: it would
+be a second run that the book counts once.
 
 A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows. It
-writes no checkpoint until it has repeated them. Other rows, settings or versions are refused.
+writes no checkpoint until it has repeated them.
 """
 
 from __future__ import annotations
@@ -92,7 +87,6 @@ class Checkpoints:
 
     @property
     def _last(self) -> Path | None:
-        """The file beside the book with the number of releases at the last checkpoint."""
         return None if self._account is None else releases_file(self._account.path, run_id(self.path.parent))
 
     def _private_digest(self) -> str:

@@ -124,8 +124,6 @@ class Observer:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained probe."""
-
     weights: NDArray[np.float32]  # for L2-normalised raw rows, (n_features, n_classes); voters are the first axis
     bias: NDArray[np.float32]
     history: list[dict[str, float]]  # public facts of each step

@@ -131,7 +131,6 @@ class Settings:
         return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
 
     def with_public(self, has_public: bool) -> Settings:
-        """The same settings with the options that the presence of public rows decides."""
         return replace(self, options=self.method.resolve(self.options, has_public))
 
     @property
@@ -324,8 +323,6 @@ def settled(
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is public about a run before it starts."""
-
     settings: Settings  # with the options that public facts decide
     preprocessing: Preprocessing  # to training space, before a private mean
     budget: Budget | None  # every release with its cost; None for a method that spends nothing

@@ -163,8 +163,6 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection, calibrated."""
-
     plans: Sequence[Plan]  # of every candidate, at the budget of one run
     epsilon: float  # of one run, at delta / mean
     delta: float  # of the whole choice

@@ -37,7 +37,6 @@ Asked = TypeVar("Asked", bound=Request)
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
-_OF_ESTIMATORS = {"n_steps": "steps", "noise_multiplier": "sigma"}  # names of estimators, and of functions
 
 
 def _in_python(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -416,16 +415,11 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> requests.T
     known = _of_train()
     field_names = {field.name for field in fields(requests.TrainRequest)} - {"options"}
     for flag in options.keys() - known.keys() - field_names:
-        meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
-        if meant:
-            raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
         if flag in _OF_COMMANDS:
             step = (
                 "linprobe.plan makes a dry run; use that" if flag == "dry_run" else "results are dictionaries; omit it"
             )
             raise UsageError(f"{flag} is a flag of linprobe train; in Python, {step}")
-        if flag in _OF_ESTIMATORS:
-            raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
         raise ArgumentError(f"linprobe.train has no option {flag}{hint(flag, known)}; see linprobe train --help-all")
     given = _values(known, {"features": features, **options})
     rest = {name: given.pop(name) for name in given.keys() - field_names}

@@ -135,10 +135,6 @@ class LinearProbe(LinearClassifier):
 
     _method: ClassVar[str]
 
-    def __init__(self, **parameters: Any) -> None:
-        for name, value in parameters.items():
-            setattr(self, name, value)
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the class a constructor with the arguments that `linprobe.options` declares, all by keyword."""
         super().__init_subclass__(**kwargs)
@@ -163,7 +159,7 @@ class LinearProbe(LinearClassifier):
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
         __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
-        cls.__init__ = __init__  # type: ignore[method-assign]
+        cls.__init__ = __init__  # type: ignore[method-assign, assignment]
 
     @property
     def method(self) -> Method:

@@ -387,8 +387,8 @@ def argument_of(flag: object) -> str:
 
 
 def hint(name: str, known: Mapping[str, Option]) -> str:
-    """`; did you mean NAME?` for the option with the most similar name or flag; empty if none is similar."""
-    spelled = {argument_of(flag): key for key, one in known.items() for flag in one.spellings}
+    """`; did you mean NAME?` for the option with the most similar name, for an estimator too, or flag; or nothing."""
+    spelled = {argument_of(word): key for key, one in known.items() for word in (*one.spellings, one.name)}
     near = nearest(name, {**spelled, **{key: key for key in known}})
     return f"; did you mean {near}?" if near else ""
 

@@ -35,7 +35,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
 from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
-from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
+from linprobe.methods import ChosenMethod, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import OWNER, RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
@@ -209,7 +209,8 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
         has_public_rows = request.public is not None or bool(shots)
         if shots is None:
             has_public_rows = has_public_rows or request.features is None or "public" in file.sizes
-        choice = choose(Facts(has_public_rows, file.text_weights() is not None and not file.description.several_labels))
+        text = file.text_weights() is not None and not file.description.several_labels
+        choice = choose(public=has_public_rows, text=text)
     return replace(request, method=choice.method), choice
 
 

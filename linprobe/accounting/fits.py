@@ -1,9 +1,8 @@
-"""What the fits of one process cost together.
+"""What the fits of one process cost together, as they may share records: searches, cross-validation, refits, clones.
 
-They may share records: grid searches, cross-validation, refits and clones fit the same rows, or overlapping parts of
-them. About 16 bytes per record hold a hash and the fits that used the record. The reported cost bounds the cost of
-every record of the new fit: it counts, for each kind of release, the largest number of releases that used any one of
-these records. It holds if no private row decides which rows a fit gets.
+About 16 bytes per record hold a hash and the fits that used the record. The reported cost bounds the cost of every
+record of the new fit: it counts, for each kind of release, the largest number of releases that used any one of these
+records. It holds if no private row decides which rows a fit gets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Which budget books count together: books of files that share a protected row, image or person.
 
 A file beside each default book has a key, an 8-byte keyed hash, for each row, image and person that its runs protect.
-The key files of two books are compared before a run is charged. The total of a feature file composes its own runs and
-the runs of every book that shares a key with it (`docs/proofs/adaptive.md`, lemma 3).
-
-Equal rows, images and owners have equal keys, so nothing in common is missed. Two different rows have equal keys with a
-probability of 2^-64, which makes the total too large and never too small.
+A total composes the runs of all books that share a key with it (`docs/proofs/adaptive.md`, lemma 3). Equal rows have
+equal keys, so nothing in common is missed; different ones have with a probability of 2^-64, which makes the total too
+large and never too small.
 
 The keys of a book only grow, and are on the disk before the line of the run that needs them. The book states their
 digest, so that keys that are lost or old are refused. The file also has keys of what a run of the book used as public.

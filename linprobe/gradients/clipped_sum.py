@@ -15,12 +15,10 @@ the inner products of the rows and the inner products of the residuals:
 
 For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work.
 
-Rounding: if the place of a person is empty, the rows of the next people in the block move up. So no result may depend
-on the position of a row in its block. The kernel scores each row by itself; without it, scores are `SteadyProducts`.
-Other products are float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows
-of one person may cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j||
-||r_j||, below `MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to
-the clip norm. Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+Rounding (docs/proofs/people.md): an empty place moves the rows of the next people up, so no result may depend on the
+position of a row in its block. Rows of one person may cancel, so the factor also keeps their summed lengths, l = sum_j
+||x_j|| ||r_j||, below `MOST_CANCELLATION` times the bound; orthogonal gradients of `PAIRED_ROWS` rows do not exceed
+that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Products on a GPU, by torch. Rows and weights stay on the GPU, and a step does not synchronise with the host.
 
-With few classes, one kernel scores, clips and sums the rows in one read (`clipped_sum.cu`). torch compiles it for the
-GPU at its first use, by the compiler that its wheels bring. Where it does not compile, torch computes each product.
-
-Importing this module imports torch.
+With few classes, one kernel scores, clips and sums the rows in one read (`clipped_sum.cu`). torch compiles it at its
+first use; where it does not compile, torch computes each product. Importing this module imports torch.
 """
 
 from __future__ import annotations

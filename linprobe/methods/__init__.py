@@ -1,9 +1,8 @@
 """One published algorithm per file, and the registry of methods by their name for `--method`.
 
 Every module of this folder that defines `METHOD` is registered, in the order of `linprobe.options`. `CHOICES` chooses
-the method of a run that names none, from public facts: its first row that applies.
-`benchmarks/accuracy/results.json` has the measurements. No row needs epsilon or the number of rows: with little budget,
-the default score noise keeps a method at its start.
+the method of a run that names none, from public facts (measured in `benchmarks/accuracy/results.json`): no row needs
+epsilon, as with little budget the default score noise keeps a method at its start.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ are compared by the noise of a whole epoch: 1/q steps, each with noise sigma, ad
 an epoch, in which each record is read about once, is the same at every rate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ record of the new fit: it counts, for each kind of release, the largest number o
 records. It holds if no private row decides which rows a fit gets.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import Counter

@@ -3,8 +3,6 @@
 A crash between the line and the result makes the ledger over-count, never under-count.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -11,8 +11,6 @@ additions and multiplications of float64 alone, so a count of the operations bou
 two.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Sequence

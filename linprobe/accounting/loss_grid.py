@@ -3,8 +3,6 @@
 The composed loss is estimated by its cumulants, log E exp(order loss), by numerical integration over the noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ nothing unless it gets a `progress`. Without one, notes on what all runs on the 
 not protect, are a `PrivacyWarning`.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import warnings

@@ -8,8 +8,6 @@ Rows are L2-normalised and, if there are public rows, centred on their mean. Bot
 never from private labels.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import warnings

@@ -1,7 +1,5 @@
 """`linprobe plan`, `account` and `budget`: what privacy costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -15,8 +15,6 @@ public scale A:
 The gradient of a person with several rows is a sum of such matrices; `linprobe.gradients.clipped_sum` has its norm.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

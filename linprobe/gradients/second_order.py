@@ -27,8 +27,6 @@ No entry of a summand exceeds tau. The gradients of one person may cancel, so th
 `linprobe.gradients.clipped_sum`.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from threading import Lock

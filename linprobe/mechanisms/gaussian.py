@@ -7,8 +7,6 @@ numbers are roundings of the sum plus a real Gaussian (`linprobe.mechanisms.nois
 floating-point arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the method of a run that names none, from public facts (measured in `benchmarks/
 epsilon, as with little budget the default score noise keeps a method at its start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module

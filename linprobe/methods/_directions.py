@@ -21,8 +21,6 @@ The spectral norm of E is about sigma sqrt(2 D) for D features. Smaller eigenval
 not change their mean. Line 2 depends on the release only: post-processing, at no privacy cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ Computation 2002; Menon et al., "Long-tail learning via logit adjustment", ICLR 
 Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -34,8 +34,6 @@ Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent the rest, a
 release of lines 2 to 5 is a Gaussian mechanism on a sum over all rows, so their composition is exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -13,8 +13,6 @@ Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second lin
 Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one person, whose rows count by their mean.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -23,8 +23,6 @@ as rows of another kind.
 Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Check the arrays given to an estimator: classes, labels and owners."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Find the budget book of a data set, and charge a run to it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence

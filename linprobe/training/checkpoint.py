@@ -10,8 +10,6 @@ A resumed run repeats the releases that the ledger has beyond the checkpoint, wi
 writes no checkpoint until it has repeated them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on the same rows cost."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import asdict

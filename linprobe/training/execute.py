@@ -3,8 +3,6 @@
 Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`linprobe train`: one private training run into a run folder."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

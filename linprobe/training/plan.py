@@ -122,6 +122,11 @@ class Settings:
             raise ArgumentError(f"{method.name} needs the argument {missing[0]}; give it")
         return cls.of(method, dict(sorted(parameters.items())))
 
+    @property
+    def weighs(self) -> bool:
+        """Whether gradients of rows may have weights."""
+        return self.method.weighs and getattr(self.options, "variant", "practical") != "theory"
+
     def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
         """The same with class counts, asked for or for `class_weight`. ParameterError: a word. UsageError: none."""
         check_value(RunOptions, "class_counts", class_counts)
@@ -650,8 +655,8 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     """UsageError for rows and settings that have no meaning, or no proof, together, or for rows that are missing."""
     _refuse_units(settings, dataset)
     _refuse_labels(settings, dataset)
-    method, variant = settings.method, getattr(settings.options, "variant", "practical")
-    if dataset.weights is not None and (not method.weighs or variant == "theory"):
+    method = settings.method
+    if dataset.weights is not None and not settings.weighs:
         allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs)
         raise UsageError(
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "

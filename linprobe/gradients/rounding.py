@@ -87,7 +87,8 @@ class SteadyProducts:
     Each row of x is rounded to whole numbers up to 2^`ROW_BITS`, times a power of two; the matrix is split into parts
     whose columns are whole numbers up to 2^b, times a power of two. n products of such numbers add up to at most 2^53,
     in any order, if `ROW_BITS` + b + log2(n) <= 53. The parts together keep `ROW_BITS` bits of each column or more. So
-    the result differs from x @ matrix by at most n 2^-`ROW_BITS` times the largest numbers of the row and the column.
+    the result differs from x @ matrix by less than n (2^(1 - `ROW_BITS`) + 2^-50) times the largest numbers of the row
+    and the column: both are rounded, each by at most 2^-`ROW_BITS` of its largest number.
 
     Args:
         matrix: shape (n_features, n_columns), finite, on the host or a GPU.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from linprobe.data.blocks import BLOCK_ROWS, ArraySource, Preprocessing, normalise_rows
@@ -59,6 +59,7 @@ def moved(whole: Any, without: Any, clip_norm: float = CLIP_NORM) -> float:
     size=st.sampled_from([1e-30, 1.0, 1e9]),
     spread=st.sampled_from([0.0, 3.0]),
 )
+@example(seed=6742, n=35, d=2, c=11, size=1e-30, spread=3.0)  # rows and columns are rounded: above d 2^-ROW_BITS
 def test_neither_the_order_of_additions_nor_other_rows_change_a_bit(seed, n, d, c, size, spread) -> None:
     g = np.random.default_rng(seed)
     x = (g.normal(size=(n, d)) * np.exp(spread * g.normal(size=(n, d)))).astype(np.float32)
@@ -68,7 +69,7 @@ def test_neither_the_order_of_additions_nor_other_rows_change_a_bit(seed, n, d, 
     assert np.array_equal(found[some], SteadyProducts(matrix).of(x[some]))
     assert np.array_equal(found, SteadyProducts(torch.from_numpy(matrix)).of(torch.from_numpy(x)).numpy())
     most = np.outer(abs(x).max(axis=1), abs(matrix).max(axis=0))
-    assert (abs(found - x.astype(np.float64) @ matrix) <= d * 2.0**-ROW_BITS * most).all()
+    assert (abs(found - x.astype(np.float64) @ matrix) <= d * (2.0 ** (1 - ROW_BITS) + 2.0**-50) * most).all()
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 10, 1000])

@@ -208,13 +208,9 @@ READ_FAULTS = {
 
 
 def read_fault(what: str, error: BaseException) -> LinprobeError | None:
-    """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault.
-
-    HDF5 states the cause of a failed read in the text of its message alone. zipfile raises "not a zip file" while it
-    handles the failed read.
-    """
-    stated = re.search(r"\berrno = ([0-9]+)", str(error))
-    cause = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)
+    """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault."""
+    stated = re.search(r"\berrno = ([0-9]+)", str(error))  # HDF5 states the cause in its message alone
+    cause = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)  # zipfile, in the context
     cause = cause or (int(stated[1]) if stated else 0)
     if cause not in READ_FAULTS:
         return None
@@ -223,11 +219,7 @@ def read_fault(what: str, error: BaseException) -> LinprobeError | None:
 
 @contextmanager
 def reading(what: str, step: str) -> Iterator[None]:
-    """Turn whatever another library raises while it reads `what` into a DataError; `step` is what to do next.
-
-    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through. If the
-    disk or the system failed, and not the file, it is a LinprobeError that names the cause.
-    """
+    """Turn whatever another library raises while it reads `what` into a DataError, or a fault; `step` is what to do."""
     try:
         yield
     except (LinprobeError, MemoryError):

@@ -66,20 +66,7 @@ _COLUMNS, _SILENT = Columns(), Silent()
 def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
 ) -> array_files.Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
-
-    A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
-    the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
-    features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
-
-    Args:
-        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
-        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
-        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
-    Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
-    """
+    """The arrays of files and folders by key: X_train, y_train, ..., class_names, and `FEATURES` of tables."""
     arrays: array_files.Arrays = {}
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
@@ -291,18 +278,7 @@ def _group_of(source: Path) -> str:
 def import_arrays(
     request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file of a request from its arrays; returns its description.
-
-    Undeclared class names come from the test labels if these are public, never from training labels; several labels a
-    row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
-    their owners' names. Image arrays (more than two dimensions) are flattened.
-
-    Args:
-        classes: the declared class names, which `request.classes` lists; None if none are declared.
-        progress: as in `read_arrays`.
-    Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
-    are no finite float32.
-    """
+    """Write the feature file of a request, and return its description. No class name comes from training labels."""
     sources, private_test, shared = request.sources, request.private_test, request.owners_on_both_sides
     columns = Columns(
         request.label_column, request.id_column, request.owner_column, request.split_column, x=request.x, y=request.y
@@ -345,10 +321,7 @@ def import_arrays(
 
 
 def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> tuple[str, str]:
-    """What a description states as backbone and preprocessing: the shape of images, without axes of length 1.
-
-    Raises DataError: groups of images with other axes, so that a feature of one would be another feature of the other.
-    """
+    """Backbone and preprocessing of a description: the shape of images. DataError: groups of images with other axes."""
     shapes = {
         key: "x".join(str(length) for length in array.shape[1:] if length != 1) or "1"
         for key, array in arrays.items()
@@ -356,9 +329,7 @@ def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> t
     }
     if len({*shapes.values()}) > 1:
         listed = ", ".join(f"{key} {arrays[key].shape}" for key in shapes)
-        raise DataError(
-            f"{where}: images have the shapes {listed}; allowed: one, with axes in one order; transpose them"
-        )
+        raise DataError(f"{where}: images have the shapes {listed}; allowed: one order of axes; transpose them")
     shape = shapes.get(f"X_{group}")
     return ("", "as imported") if shape is None else ("pixels", f"{FLATTENED}{shape}")
 

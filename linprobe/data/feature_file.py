@@ -1,15 +1,7 @@
 """Feature files: HDF5 with `train`, optional `test` and `public` rows, optional text weights; one file, or shards.
 
-A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
-blocks; memory use does not grow with their number.
-
-A file may come from a stranger. HDF5 data may lie in other files (external and soft links, external storage, virtual
-data sets), perhaps in a FIFO, which never ends. A data set may declare far more than the file stores. Test rows may be
-the bytes of the private rows. All of it is refused before memory is allocated.
-
-Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
-file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so
-only from the files that hold them.
+`features/README.md` documents the schema. A file may come from a stranger: data in other files, in a FIFO or in the
+bytes of private rows, and data sets that declare far more than is stored, are refused before memory is allocated.
 """
 
 from __future__ import annotations
@@ -107,9 +99,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             )
     chunk = math.prod(plan.get_chunk()) * item if layout == h5py.h5d.CHUNKED else 0
     if chunk > MOST_CHUNK:
-        raise DataError(
-            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
-        )
+        raise DataError(f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write smaller ones")
     shape = identifier.shape
     declared, stored = 0 if shape is None else math.prod(shape) * item, identifier.get_storage_size()
     if too_large(declared, stored) or (declared and not stored):
@@ -136,9 +126,7 @@ def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
     end, last = 0, ""
     for start, size, name in sorted(stored):
         if start < end:
-            raise DataError(
-                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own; make it again"
-            )
+            raise DataError(f"{path}: {last} and {name} lie in the same bytes; allowed: own bytes; make it again")
         end, last = start + size, name
 
 
@@ -243,13 +231,7 @@ def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 class FeatureFile(FeatureReader):
-    """A feature file open for reading, with its schema checked. Use as a context manager.
-
-    Args:
-        shown_as: path for messages, if not `path`.
-    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-    labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
-    """
+    """A feature file open for reading, with its schema checked; `shown_as`: path for messages, if not `path`."""
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
         super().__init__()
@@ -273,9 +255,7 @@ class FeatureFile(FeatureReader):
         self.description = self._described()
         n_classes = len(self.description.class_names)
         if "train" not in self._file.id and UNLABELLED not in self._file.id:
-            raise DataError(
-                f"{self.path} has no group 'train'; allowed: train, perhaps test and public; or {UNLABELLED}"
-            )
+            raise DataError(f"{self.path} has no group 'train'; allowed: train, perhaps test, public; or {UNLABELLED}")
         groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
         refuse_mixed(groups, f"{self.path} holds")
         shapes = {name: self._check_group(name, n_classes) for name in groups}
@@ -360,9 +340,7 @@ class FeatureFile(FeatureReader):
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
-            raise DataError(
-                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: 2 axes, float16/32"
-            )
+            raise DataError(f"{self.path}: {name}/x has shape {x.shape}, type {x.dtype}; allowed: 2 axes, float16/32")
         n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
@@ -478,15 +456,7 @@ def _no_file(path: Path) -> DataError:
 
 
 class Extents:
-    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
-
-    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
-
-    Args:
-        descriptor: of the open file.
-        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
-        width: values per row. dtype: of a value.
-    """
+    """Byte ranges of an uncompressed data set. HDF5 would copy the rows once more, under a lock that blocks threads."""
 
     def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
         self._descriptor, self._chunk, self._offsets = descriptor, chunk, offsets
@@ -579,12 +549,9 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another. Use as a context manager.
+    """The rows of several alike feature files, one file after another; a group has the rows of every shard that has it.
 
-    A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
-
-    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
-    rows were made, labels, text weights, or in whether a group has owners.
+    Digest, row keys, people and shards of processes are those of one file with the same rows.
     """
 
     def __init__(self, pattern: Path) -> None:
@@ -631,9 +598,7 @@ class ShardedFeatures(FeatureReader):
         stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]
         for shard, text in stated[1:]:
             if not np.array_equal(text, stated[0][1]):
-                raise DataError(
-                    f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same in each"
-                )
+                raise DataError(f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same")
         return stated[0][1] if stated else None
 
     def _parts(self, group: str, part: slice) -> Iterator[tuple[FeatureFile, slice]]:

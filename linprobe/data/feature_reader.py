@@ -60,34 +60,24 @@ class EqualRows:
 
 @dataclass(frozen=True)
 class Description:
-    """Class names and provenance of a feature file; texts are empty if unknown.
+    """Class names and provenance of a feature file; texts are empty if unknown."""
 
-    Attributes:
-        class_names: names in label order; declared, never taken from private labels.
-        tensor: which tensor of the network is a row. extraction: settings of `linprobe extract`, as JSON.
-        extraction_digest: SHA-256 of network, weights, tensor and preprocessing, equal for rows that are comparable.
-        ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
-        test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
-        test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
-        columns: of a table of features, as `tables.column_order` gives them.
-    """
-
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # in label order; declared, never taken from private labels
     backbone: str = ""
     weights: str = ""
     weights_digest: str = ""
     preprocessing: str = ""
     normalisation: str = "none"
     source: str = ""
-    tensor: str = ""
-    extraction: str = ""
-    extraction_digest: str = ""
+    tensor: str = ""  # of the network, that is a row
+    extraction: str = ""  # settings of `linprobe extract`, as JSON
+    extraction_digest: str = ""  # SHA-256 of network, weights, tensor and preprocessing, equal for comparable rows
     class_names_from: str = "declared"
-    ids_from: str = GIVEN
-    test_rows: str = "public"
+    ids_from: str = GIVEN  # or `file names`, or `content`
+    test_rows: str = "public"  # or `private`: their accuracy is released with noise only
     task: str = MULTICLASS
-    test_owners: str = APART
-    columns: str = ""
+    test_owners: str = APART  # or `shared`: the user declared that people have rows in test and in another group
+    columns: str = ""  # of a table of features, as `tables.column_order` gives them
     tool_version: str = __version__
 
     @property
@@ -114,20 +104,14 @@ def _as_bytes(keys: NDArray[np.uint8]) -> list[bytes]:
 
 
 class FeatureReader(ABC):
-    """The contents of a feature file, on disk or in memory.
+    """The contents of a feature file, on disk or in memory."""
 
-    Attributes:
-        path: for messages. sizes: number of rows of each group.
-        equal: test rows that equal training rows; None for none, or before `check_rows`, which states that it has
-            `checked`.
-    """
-
-    path: Path
+    path: Path  # for messages
     description: Description
-    sizes: dict[str, int]
+    sizes: dict[str, int]  # number of rows of each group
     n_features: int
-    equal: EqualRows | None = None
-    checked: bool = False
+    equal: EqualRows | None = None  # test rows that equal training rows, as `check_rows` finds them
+    checked: bool = False  # by `check_rows`
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, bytes], str] = {}
@@ -211,14 +195,7 @@ class FeatureReader(ABC):
 
 
 class GroupDigest:
-    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
-
-    Rows of a mask are hashed in blocks as a file of these rows alone would be: how they lie between other rows, which
-    may be private, changes no digest.
-
-    Args:
-        keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
-    """
+    """A digest of a group, of blocks as they are read. Rows of a mask are hashed as a file of these rows alone is."""
 
     def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
         self._features, self._known = features, (group, _mask_digest(keep))
@@ -382,12 +359,7 @@ class LoadedFeatures(FeatureReader):
 
 
 def extraction_of(description: Description) -> dict[str, Any]:
-    """How the rows of a feature file were made, JSON-ready.
-
-    Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
-        text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
-        say. And layer, if it is not the network's own output, and columns of a table.
-    """
+    """How the rows of a feature file were made, JSON-ready; None or empty where the file does not say."""
     settings = _object(description.extraction) or {}
     return {
         "extraction_digest": description.extraction_digest,
@@ -427,8 +399,7 @@ def weights_from_file(weights: str) -> bool:
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
     """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
 
-    Imported rows are compared by the backbone, the digest of its weights, the columns and the shape of images, where
-    both are stated.
+    Imported rows are compared where both state a backbone, a digest of weights, columns or a shape of images.
     """
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:
@@ -451,11 +422,7 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
 
 
 def order_note(made: Mapping[str, Any], whose: object, features: FeatureReader) -> str | None:
-    """A note if the columns of one table are recorded, or of none of 0.2, so that nothing compares their order.
-
-    Args:
-        made: `extraction_of` the rows of the run `whose`.
-    """
+    """A note if the columns of one table are recorded, or of none of 0.2, so that nothing compares their order."""
     here = extraction_of(features.description)
     if is_known(made) or is_known(here):
         return None

@@ -1,8 +1,4 @@
-"""Tables of rows: CSV and Parquet.
-
-A table has a column of labels, may have one of ids and one of owners, and its other columns are features. It is named
-after its group: `train.csv`, `test.parquet`; or it holds all groups.
-"""
+"""Tables of rows, CSV and Parquet: a column of labels, perhaps of ids, owners and groups, and columns of features."""
 
 from __future__ import annotations
 
@@ -33,19 +29,13 @@ FEATURES = "features"  # key of the names of a table's features, dtype object, s
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns that are not features.
+    """Names of the columns that are not features; `x` and `y` name arrays of one file, as `id` and `owner` then do."""
 
-    `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
-    column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
-    `path` lists files: its other columns are not read. `x` and `y` name the arrays of one .npz, .pt or .h5 file,
-    as `id` and `owner` then do.
-    """
-
-    label: str = "label"
-    id: str | None = None
-    owner: str | None = None
-    split: str | None = None
-    path: str | None = None
+    label: str = "label"  # or several, NAME,NAME,..., of 0 and 1: rows then have several labels
+    id: str | None = None  # None: the column `id`, if there is one
+    owner: str | None = None  # None: the column `owner`, if there is one
+    split: str | None = None  # names the group of each row
+    path: str | None = None  # lists files: other columns are not read
     x: str | None = None
     y: str | None = None
 
@@ -81,9 +71,7 @@ class Columns:
 
 
 def _listed(names: Sequence[str], wanted: str, flag: str, *, by_name: bool) -> str:
-    """The columns `names` of a table, and the next step of who `wanted` another one; `by_name`: it is named after its
-    group.
-    """
+    """The columns of a table, and the next step of who `wanted` another; `by_name`: the table is named by its group."""
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
     near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
     other = len(names) == 1 and re.search(r"[;\t|]", names[0])
@@ -117,12 +105,7 @@ def column_order(names: Collection[str], n_features: int) -> str:
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
-
-    Args:
-        group: in the keys; the group of rows without labels becomes `train` if there is a column of labels.
-    Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
-    """
+    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`."""
     if source.suffix == ".parquet":
         return _read_parquet(source, columns, group)
     with source.open("rb") as stream:
@@ -184,10 +167,7 @@ def _numbers(
     source: Path,
     marks: Sequence[int],
 ) -> Singles:
-    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns.
-
-    `marks` are the columns of the result that are labels.
-    """
+    """The columns `places` of some lines, (rows, columns), of which `marks` are labels; `names` are of all columns."""
     kept = np.isin(np.arange(len(names)), places).tolist()
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
@@ -287,9 +267,7 @@ def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str
     longest = max(map(len, values), default=0)
     refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
-        raise DataError(
-            f"{where} holds {len(values)} texts and one of {longest} characters, too much for memory; shorten them"
-        )
+        raise DataError(f"{where} holds {len(values)} texts, one of {longest} characters, beyond memory; shorten them")
     return np.array(values, dtype=np.str_)
 
 
@@ -316,6 +294,4 @@ def _column(column: Any, name: str, where: Path) -> Floats:
 def _refuse_nulls(column: Any, name: str, where: Path) -> None:
     if column.null_count:
         row = next(place for place, value in enumerate(column) if not value.is_valid)
-        raise DataError(
-            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill or omit them"
-        )
+        raise DataError(f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them")

@@ -1,8 +1,7 @@
-"""The folder of an unfinished extraction, which can be stopped at any point and resumed.
+"""The folder of an unfinished extraction, `NAME.partial`, which can be stopped at any point and resumed.
 
-The folder `NAME.partial`, mode 0700, holds raw rows and one status byte per row, written in place. Rows reach the disk
-before their status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on
-when or how often the extraction was stopped, or on the number of processes.
+It holds raw rows and one status byte per row. Rows reach the disk before their status. A resumed run computes every
+unfinished batch again, whole, so the file does not depend on stops, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -68,11 +67,7 @@ class Partial:
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
 
     def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
-        """Start a new extraction in the folder, unless it holds one with the same settings to resume.
-
-        Returns: Whether there is one to resume.
-        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
-        """
+        """Start a new extraction in the folder, or return True if it holds one with the same settings to resume."""
         if self._continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
             for leftover in {*self.folder.glob("*.h5*"), *self.folder.glob(".*.partial")}:
@@ -175,10 +170,7 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it.
-
-    Raises UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
-    """
+    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
@@ -187,9 +179,7 @@ def locked(folder: Path) -> Iterator[None]:
             with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:
-                    raise UsageError(
-                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or change --out"
-                    )
+                    raise UsageError(f"{folder} holds {foreign[0]!r}, which no extraction wrote; give another --out")
                 busy = f"another extraction is running in {folder}; wait for it, or give another --out"
                 descriptor = stack.enter_context(held(folder / LOCK, busy, create=True, error=UsageError))
                 if descriptor is None or os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):

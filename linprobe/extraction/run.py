@@ -47,14 +47,7 @@ NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
-    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
-
-    Args:
-        workers: number of decoding processes; 0 decodes in this process.
-        pin: use pinned memory, for faster copies to a GPU.
-    Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
-    EOFError: a worker died; see `_stopped`.
-    """
+    """The batches numbered `wanted`, in that order, each decoded by one of the `workers`, 0 for this process."""
     try:
         yield from _loading(batches, wanted, min(workers, len(wanted)), pin)
         return
@@ -91,12 +84,7 @@ def _stopped(error: Exception, first: str) -> errors.LinprobeError | None:
 
 
 class Network:
-    """The backbone on its device, in its precision.
-
-    Args:
-        plan: backbone, device and precision.
-        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
-    """
+    """The backbone on its device, in its precision; with `shrink` it halves its batches when memory runs out."""
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
@@ -112,11 +100,7 @@ class Network:
             torch.backends.cuda.matmul.allow_tf32 = False
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Map uint8 pixels (rows * views, channels, height, width) to float32 features (rows, n_features).
-
-        A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
-        on the device.
-        """
+        """Uint8 pixels (rows * views, channels, height, width) to float32 rows, each the mean of its image's views."""
         while True:
             try:
                 parts = [self._forward(part) for part in torch.split(pixels, self.at_once)]
@@ -151,13 +135,7 @@ def extract_group(
     local_size: int,
     progress: errors.Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
-
-    Args:
-        local_size: number of extracting processes on this machine, which share its cores.
-    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-    LinprobeError: out of memory, or a worker that died.
-    """
+    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images."""
     if not numbers:
         return 0.0
     batches = plan.batches[group]
@@ -426,10 +404,9 @@ def write_text(plan: ExtractionPlan) -> None:
 
 
 def assemble(plan: ExtractionPlan) -> str | None:
-    """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
+    """Write the feature file from the partial folder, then remove the folder; returns the note of `check_rows`.
 
-    Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
-    and public, as its pixels are equal after the transform.
+    PrivacyError: an image is both private and public, as its pixels are equal after the transform.
     """
     settings = plan.public_settings
     description = Description(

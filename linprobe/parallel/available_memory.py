@@ -28,12 +28,7 @@ WORDS = ("failed to map segment", "annot allocate memory", "can't allocate memor
 
 
 def available(root: Path = Path("/")) -> int:
-    """Available memory in bytes: the minimum over the machine, the control groups and the limits of the process.
-
-    Args:
-        root: folder of `proc` and `sys`.
-    Returns: `UNKNOWN` if the system reports none of them.
-    """
+    """Available memory in bytes, by `proc` and `sys` in `root`: the minimum over machine, control groups and limits."""
     kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")
     machine = () if kibibytes is None else (kibibytes << 10,)
     left = (allowed - used for _, allowed, used in _process_limits(root))

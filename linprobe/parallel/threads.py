@@ -34,15 +34,9 @@ MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
 def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[Any]:
-    """Results of `call(*given)` for each `given` of `arguments`, in order of completion.
+    """Results of `call(*given)` for each `given`, in order of completion, by `jobs` processes, at most `MOST_JOBS`.
 
-    Large arrays are shared with the processes through memory that has no name, so that nothing of it outlives the
-    processes, however they end. A system without such memory (macOS, Windows) sends each process a copy.
-
-    Args:
-        jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
-            in order.
-    Raises LinprobeError: one of the processes was killed.
+    Large arrays are shared through memory that has no name, so that nothing of it outlives the processes.
     """
     processors = n_processors()
     wanted = list(arguments)

@@ -52,15 +52,10 @@ def tasks_without_torchrun() -> str | None:
 
 @contextmanager
 def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Group]:
-    """The group of processes that torchrun started; a group of one if torchrun did not start this process.
+    """The group of processes that torchrun started, or of one, without torch. The block ends with a barrier.
 
-    The block ends with a barrier. A group of one does not import torch.
-
-    Args:
-        timeout: longest wait for another process, once all are connected within `CONNECTION`.
-        next_step: advice to the user, the end of the error message, if another process has ended.
-    Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
-    range. LinprobeError: another process ended or is unreachable.
+    Another process is waited for until `timeout`, once all are connected; `next_step` ends the message if one has
+    ended.
     """
     if not _by_torchrun():
         yield ALONE

@@ -1,10 +1,7 @@
 """`clip:MODEL/PRETRAINED`: open_clip networks; a row is the projected image embedding, before normalisation.
 
-The layer `pre-projection` is the features before the linear projection to the embedding space, from which A. Radford et
-al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, train linear probes of ViTs.
-
-Some weights were trained with QuickGELU. open_clip builds most networks with GELU and only warns of a mismatch, which
-lowers accuracy. Here the pretrained tag decides the activation.
+The layer `pre-projection` is its input, from which A. Radford et al., 2021, train linear probes of ViTs. Some weights
+were trained with QuickGELU: the pretrained tag decides, as open_clip only warns of a mismatch, which lowers accuracy.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
             return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, HTTPException) as error:
         if where.exists():
-            raise DataError(
-                f"weights file {where} cannot be read ({error}); repair it or give --weights FILE"
-            ) from None
+            raise DataError(f"weights file {where} cannot be read ({error}); repair it, or give --weights") from None
         raise backbones.UnreachableWeightsError(
             f"weights {entry.name} of {name} are not at {where} and cannot be fetched ({first_line(error)}); "
             f"put {entry.url} there, give --weights FILE, or --random-weights for a test"

@@ -40,11 +40,7 @@ class FolderMembers:
         return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
-        """Bytes of the file. A read that fails for a reason outside the file is tried once more.
-
-        Raises:
-            UnreadableImage: not a regular file, too large, or gone. LinprobeError: the disk or the system failed twice.
-        """
+        """Bytes of the file; a read that fails for a reason outside the file is tried once more."""
         try:
             return self._read(row)
         except LinprobeError:
@@ -196,12 +192,9 @@ def folder_source(
     *,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
+    """Images in `train/CLASS/...`, `test/CLASS/...`, perhaps `public/CLASS/...`, or in `CLASS/...`.
 
-    Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
-
-    Raises UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones,
-    or an image outside them. PrivacyError: a private image appears twice through links.
+    Unless declared, class names are those of the test folders, or of all class folders in the one-level layout.
     """
     grouped = is_group(folder / "train")
     test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)
@@ -259,6 +252,4 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
     if group is not None:
         raise DataError(f"{folder} has the group {group!r}; allowed: train and {' or '.join(TEST_NAMES)}; rename it")
     if fraction is None:
-        raise UsageError(
-            f"{folder} has one level of {counted(len(found), 'folder')} and no test group; give --test-fraction F"
-        )
+        raise UsageError(f"{folder} has {counted(len(found), 'folder')} and no test group; give --test-fraction F")

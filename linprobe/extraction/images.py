@@ -194,7 +194,7 @@ class ImageTransform:
         return lambda pixels: pixels.float().mul_(scale).sub_(shift)
 
 
-# number, pixels (rows * views, channels, height, width), status (rows,), keys (rows, KEY_BYTES), rows that are unreadable
+# number, pixels (rows * views, channels, height, width), status (rows,), keys (rows, KEY_BYTES), reasons of unread rows
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,7 @@ def read_arrays(
     for source in files:
         kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
         with reading(f"{kind} {source}", f"write it again{coded}"):
-            named = columns.x is not None
-            found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
+            found = _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
             check_features(source, found[FEATURES].tolist(), arrays.get(FEATURES, found[FEATURES]).tolist())
         for key in sorted(arrays.keys() & found.keys()):
@@ -130,21 +130,26 @@ def _read_one(
 ) -> array_files.Arrays:
     """The arrays of one file; `pair` are the keys of files with one array that belong together, by their stems."""
     owner = columns.owner or OWNER
+    if columns.x is not None:
+        if source.suffix not in (".npz", ".pt", *HDF5):
+            raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
+        choose = partial(_named, source, columns)
+    else:
+        choose = partial(_selected, source, owner, progress)
     if source.suffix == ".npz":
-        chosen = _selected(source, array_files.array_names(source), owner, progress)
+        chosen = choose(array_files.array_names(source))
         found = array_files.read_archive(source, list(chosen.values()))
-        return {name: found[key] for name, key in chosen.items()}
+        return {key: found[name] for key, name in chosen.items()}
     if source.suffix in TABLES:
         return read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
-        return _read_hdf5(source, owner, progress)
+        return _read_hdf5(source, columns, choose)
     if source.suffix not in SUFFIXES:
         raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
     loaded = array_files.load_torch(source) if source.suffix == ".pt" else array_files.open_array(source)
-    if isinstance(loaded, dict):
-        by_name = {str(key): value for key, value in loaded.items()}
-        chosen = _selected(source, by_name, owner, progress)
-        return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
+    if isinstance(loaded, dict) or columns.x is not None:
+        by_name = {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
+        return {key: _to_numpy(by_name[name], source) for key, name in choose(by_name).items()}
     if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
         keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
         return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
@@ -164,10 +169,11 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
     return key
 
 
-def _read_hdf5(source: Path, owner: str, progress: Progress) -> array_files.Arrays:
+def _read_hdf5(source: Path, columns: Columns, choose: Callable[[list[str]], dict[str, str]]) -> array_files.Arrays:
     with open_hdf5(source, str(source)) as file:
-        held = [name for name in file if data_set(file, source, name) is not None]
-        chosen = _selected(source, held, owner, progress)
+        named = (name for name in (columns.x, columns.y, columns.id, columns.owner) if name and columns.x is not None)
+        held = [name for name in dict.fromkeys((*file, *named)) if data_set(file, source, name) is not None]
+        chosen = choose(held)
         if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
             raise UsageError(
@@ -189,32 +195,17 @@ def _group_or_train(source: Path) -> str:
     return source.stem if source.stem in GROUPS else "train"
 
 
-def _read_named(source: Path, columns: Columns) -> array_files.Arrays:
+def _named(source: Path, columns: Columns, found: Collection[str]) -> dict[str, str]:
+    """The arrays that --x and other options name, by their key. UsageError: not among those `found` in the file."""
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
-    wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
-    if source.suffix == ".npz":
-        _refuse_missing(source, wanted, array_files.array_names(source))
-        arrays = array_files.read_archive(source, list(wanted.values()))
-        return {key: arrays[name] for key, name in wanted.items()}
-    if source.suffix == ".pt":
-        held = array_files.load_torch(source)
-        _refuse_missing(source, wanted, list(held) if isinstance(held, dict) else [])
-        return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
-    if source.suffix not in HDF5:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-    with open_hdf5(source, str(source)) as file:
-        names = {*file, *wanted.values()}
-        _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
-        return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}
-
-
-def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any]) -> None:
-    for key, name in wanted.items():
+    wanted = {kind: name for kind, name in named.items() if name is not None}
+    for kind, name in wanted.items():
         if name not in found:
-            listed = ", ".join(map(repr, sorted(map(str, found))[:6])) or "no named array"
-            flag = f"--{key.partition('_')[0].lower()}" + ("" if key[0] in "Xy" else "-column")
+            listed = ", ".join(map(repr, sorted(found)[:6])) or "no named array"
+            flag = f"--{kind.lower()}" + ("" if kind in KINDS[:2] else "-column")
             raise UsageError(f"{source} has no array {name!r}; allowed: {listed}; name one with {flag}")
+    return {f"{kind}_{group}": name for kind, name in wanted.items()}
 
 
 def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
@@ -234,7 +225,7 @@ def _known_key(key: str, owner: str) -> str | None:
     return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
 
 
-def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress) -> dict[str, str]:
+def _selected(source: Path, owner: str, progress: Progress, keys: Iterable[str]) -> dict[str, str]:
     """The arrays to read from a file, by their known key; notes the others."""
     known = {key: _known_key(key, owner) for key in keys}
     if "X" in known and known.keys() <= ALONE.keys():

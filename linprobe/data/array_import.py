@@ -54,7 +54,8 @@ ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OW
 HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
-ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
+NAMED_ARRAYS = (".npz", ".pt", *HDF5)
+ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}; with --x: {', '.join(NAMED_ARRAYS)}"
 OF_IMAGES = "of images, `linprobe extract FOLDER` makes a feature file"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
@@ -71,7 +72,10 @@ def read_arrays(
     arrays: array_files.Arrays = {}
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
+    endings = (*SUFFIXES, *HDF5) if columns.x is None else NAMED_ARRAYS
     for source in files:
+        if source.suffix not in endings:
+            raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
         kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
         with reading(f"{kind} {source}", f"write it again{coded}"):
             found = _read_one(source, columns, progress, group, pair)
@@ -81,12 +85,7 @@ def read_arrays(
             if key not in OF_FILE or arrays[key].tolist() != found[key].tolist():
                 raise DataError(f"{source} holds {key}, and so does a file before it; allowed: one; leave out a file")
         arrays |= found
-    for key, values in arrays.items():
-        if key != FEATURES:
-            _check_array(key, values)
-        if values.dtype.kind == "S":
-            arrays[key] = plain_labels(key, values)
-    return arrays
+    return {key: values if key == FEATURES else _checked(key, values) for key, values in arrays.items()}
 
 
 def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
@@ -103,8 +102,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
             listed = ", ".join(path.name for path in unread)
             progress.note(f"{source} holds {listed}, which are not read; rename them to _test or _public to use them")
         if len(unread) == len(found):
-            allowed = ", ".join(SUFFIXES)
-            raise DataError(f"folder {source} holds no arrays; allowed: files ending in {allowed}; {OF_IMAGES}")
+            raise DataError(f"folder {source} holds no arrays; allowed: {', '.join(SUFFIXES)}; {OF_IMAGES}")
         files += [path for path in found if path not in unread]
     for file in files:
         if not file.is_file():
@@ -113,7 +111,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
     return files
 
 
-def _check_array(key: str, values: NDArray[Any]) -> None:
+def _checked(key: str, values: NDArray[Any]) -> NDArray[Any]:
     if key.startswith("X_"):
         fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
     else:
@@ -123,6 +121,7 @@ def _check_array(key: str, values: NDArray[Any]) -> None:
         allowed += "; or a 0 or 1 for each row and label" if labels else ""
     if not fits:
         raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
+    return plain_labels(key, values) if values.dtype.kind == "S" else values
 
 
 def _read_one(
@@ -130,12 +129,7 @@ def _read_one(
 ) -> array_files.Arrays:
     """The arrays of one file; `pair` are the keys of files with one array that belong together, by their stems."""
     owner = columns.owner or OWNER
-    if columns.x is not None:
-        if source.suffix not in (".npz", ".pt", *HDF5):
-            raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-        choose = partial(_named, source, columns)
-    else:
-        choose = partial(_selected, source, owner, progress)
+    choose = partial(_selected, source, owner, progress) if columns.x is None else partial(_named, source, columns)
     if source.suffix == ".npz":
         chosen = choose(array_files.array_names(source))
         found = array_files.read_archive(source, list(chosen.values()))
@@ -144,17 +138,19 @@ def _read_one(
         return read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
         return _read_hdf5(source, columns, choose)
-    if source.suffix not in SUFFIXES:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
-    loaded = array_files.load_torch(source) if source.suffix == ".pt" else array_files.open_array(source)
-    if isinstance(loaded, dict) or columns.x is not None:
-        by_name = {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
-        return {key: _to_numpy(by_name[name], source) for key, name in choose(by_name).items()}
-    if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
-        keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
-        return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
-    array = _to_numpy(loaded, source) if source.suffix == ".pt" else loaded
-    return {_key_of_file(source, owner, pair, progress): array}
+    if source.suffix == ".npy":
+        return {_key_of_file(source, owner, pair, progress): array_files.open_array(source)}
+    loaded = array_files.load_torch(source)
+    if isinstance(loaded, dict):
+        by_name = {str(key): value for key, value in loaded.items()}
+        held = {key: by_name[name] for key, name in choose(by_name).items()}
+    elif columns.x is not None:
+        held = choose([])  # which refuses it
+    elif isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
+        held = dict(zip(_pair(PAIRS[0], _group_or_train(source), owner).values(), loaded, strict=True))
+    else:
+        held = {_key_of_file(source, owner, pair, progress): loaded}
+    return {key: _to_numpy(value, source) for key, value in held.items()}
 
 
 def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:

@@ -384,7 +384,7 @@ def public_shots(
     for index, name in enumerate(class_names):
         rows = np.flatnonzero(labels == index)
         if len(rows) < shots:
-            raise DataError(f"public shots is {shots}, but class {name!r} has fewer rows; lower --public-shots")
+            raise DataError(f"public shots is {shots}, but class {name!r} has fewer training rows; lower it")
         public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
     if owners is not None:
         public = np.isin(order, order[public])

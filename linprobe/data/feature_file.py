@@ -271,20 +271,15 @@ class FeatureFile(FeatureReader):
                 raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
             self._sets["text/weights"] = text
         refuse_shared_storage(self._sets, self.path)
+        self.owned = [group for group in groups if f"{group}/owner" in self._sets]
 
     def _check_schema(self) -> None:
         attributes = self._file.attrs
         schema = attributes.get("schema_version")
         if not isinstance(schema, int | np.integer):
-            raise DataError(
-                f"{self.path} is HDF5 without a whole-number schema_version; allowed: files of linprobe import"
-            )
-        if int(schema) > SCHEMA_VERSION:
-            raise DataError(
-                f"{self.path} has schema version {schema}; allowed: up to {SCHEMA_VERSION}; upgrade linprobe"
-            )
-        if int(schema) < 1:
-            raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
+            raise DataError(f"{self.path} is HDF5 without a whole schema_version; allowed: files of linprobe import")
+        if not 1 <= int(schema) <= SCHEMA_VERSION:
+            raise DataError(f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; upgrade linprobe")
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
@@ -365,17 +360,9 @@ class FeatureFile(FeatureReader):
         with self._reading(f"{group}/y"):
             return as_labels(self._sets[f"{group}/y"][part])
 
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return self._texts(f"{group}/id", part)
-
-    def has_owners(self, group: str) -> bool:
-        return f"{group}/owner" in self._sets
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return self._texts(f"{group}/owner", part)
-
-    def _texts(self, name: str, part: slice) -> list[str]:
-        """Texts of a data set; those of the last call are at hand, unless they were very many: a run asks often."""
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        """Those of the last call are at hand, unless they were very many: a run asks often."""
+        name = f"{group}/{kind}"
         bounds = part.indices(len(self._sets[name]))
         known, found = self._last_texts.get(name, ((), []))
         if known != bounds:
@@ -580,6 +567,7 @@ class ShardedFeatures(FeatureReader):
         refuse_mixed(groups, f"{self.path}: the shards hold")
         for name in groups:
             self._check_owners(name)
+        self.owned = [name for name in groups if any(shard.has_owners(name) for shard in self._shards)]
         self._text = self._text_weights()
 
     def _having(self, group: str) -> list[FeatureFile]:
@@ -634,14 +622,8 @@ class ShardedFeatures(FeatureReader):
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._joined(group, part, FeatureFile.labels)
 
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
-
-    def has_owners(self, group: str) -> bool:
-        return any(shard.has_owners(group) for shard in self._shards)
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        return [text for shard, here in self._parts(group, part) for text in shard._texts(group, kind, here)]
 
     def text_weights(self) -> Singles | None:
         return self._text

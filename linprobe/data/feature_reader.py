@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -110,6 +110,7 @@ class FeatureReader(ABC):
     description: Description
     sizes: dict[str, int]  # number of rows of each group
     n_features: int
+    owned: Collection[str]  # groups in which each row has an owner, the person it belongs to
     equal: EqualRows | None = None  # test rows that equal training rows, as `check_rows` finds them
     checked: bool = False  # by `check_rows`
 
@@ -125,16 +126,18 @@ class FeatureReader(ABC):
         """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
 
     @abstractmethod
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        """A text for each row of a group: its `id`, or its `owner`."""
+
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
+        return self._texts(group, "id", part)
 
-    @abstractmethod
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner, the person it belongs to."""
+        return group in self.owned
 
-    @abstractmethod
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
+        return self._texts(group, OWNER, part)
 
     @abstractmethod
     def text_weights(self) -> Singles | None:
@@ -326,13 +329,12 @@ class LoadedFeatures(FeatureReader):
 
     def __init__(self, features: FeatureReader) -> None:
         super().__init__()
-        self.path, self.description = features.path, features.description
-        self.sizes, self.n_features, self.equal = dict(features.sizes), features.n_features, features.equal
-        self.checked = features.checked
-        self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
+        for name in ("path", "description", "sizes", "n_features", "owned", "equal", "checked"):
+            setattr(self, name, getattr(features, name))
+        self._rows = {group: features.rows(group, ALL) for group in self.sizes}
         self._labels = {group: features.labels(group) for group in self.sizes}
-        self._ids = {group: features.ids(group) for group in self.sizes}
-        self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
+        self._held = {(group, "id"): features.ids(group) for group in self.sizes}
+        self._held |= {(group, OWNER): features.owners(group) for group in self.owned}
         self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
         self._text = features.text_weights()
 
@@ -342,14 +344,8 @@ class LoadedFeatures(FeatureReader):
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._labels[group][part]
 
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return self._ids[group][part]
-
-    def has_owners(self, group: str) -> bool:
-        return group in self._owners
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return self._owners[group][part]
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        return self._held[group, kind][part]
 
     def text_weights(self) -> Singles | None:
         return self._text

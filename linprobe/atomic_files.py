@@ -191,7 +191,6 @@ def remove_torn(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
-    """Write a file by `replace_when_complete`; text in UTF-8."""
     with replace_when_complete(path, private=private) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
@@ -223,7 +222,6 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes, opened once. Raises OSError."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
@@ -232,7 +230,6 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file of at most `MOST_TEXT` bytes. Raises OSError or UnicodeDecodeError."""
     return read_bytes(path, MOST_TEXT).decode()
 
 
@@ -245,7 +242,6 @@ def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def given_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file that an option names, which may be a link. Raises OSError or UnicodeDecodeError."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as stream:
@@ -278,7 +274,6 @@ def json_text(value: object) -> str:
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
-    """Write one JSON object atomically; `private` as in `replace_when_complete`."""
     write_whole(path, json_text(value), private=private)
 
 
@@ -295,7 +290,6 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool
 
 
 def given_path(argument: str) -> Path:
-    """A path given as a word. Raises UsageError: an empty one, which would be the current folder."""
     if not argument:
         raise UsageError("a path is ''; allowed: a file or a folder; give its name, or . for the current folder")
     return Path(argument)

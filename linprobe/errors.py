@@ -60,8 +60,6 @@ class PrivacyWarning(UserWarning):
 
 
 class Progress(Protocol):
-    """Receives notes and step counts while a command runs."""
-
     def note(self, text: str) -> None:
         """Show one line of text."""
 
@@ -79,20 +77,14 @@ class PrivacyNote(str):
 
 
 class Silent:
-    """Progress that shows nothing."""
+    def note(self, text: str) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Do nothing."""
+    def start(self, total: int, what: str = "training") -> None: ...
 
-    def start(self, total: int, what: str = "training") -> None:
-        """Do nothing."""
-
-    def step(self, count: int = 1) -> None:
-        """Do nothing."""
+    def step(self, count: int = 1) -> None: ...
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -123,7 +115,6 @@ EXTRA_OF = {("device", "cuda"): "torch", ("to", "onnx"): "onnx"}
 
 
 def missing(extra: str) -> list[str]:
-    """The modules of an extra that are not installed. It imports none of them."""
     return [module for module in EXTRAS[extra][1] if find_spec(module) is None]
 
 
@@ -170,7 +161,6 @@ ADVICE = {
 
 
 def advice(error: OSError, flag: str = "--out") -> str:
-    """The next step after a failed write, by its cause; `flag` names the file."""
     return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
 
 
@@ -181,7 +171,6 @@ def unwritten(what: str | Path, error: OSError, flag: str = "--out", fault: str 
 
 @contextmanager
 def writing(what: str | Path, flag: str = "--out", fault: str = "cannot be written") -> Iterator[None]:
-    """Turn an OSError into `unwritten`."""
     try:
         yield
     except OSError as error:

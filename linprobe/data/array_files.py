@@ -66,7 +66,6 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays in an .npz file. Raises DataError for a damaged file."""
     with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -253,7 +252,6 @@ def _thrift_struct(content: mmap.mmap, place: int) -> tuple[dict[int, int], int]
 
 
 def _thrift_number(content: mmap.mmap, place: int) -> tuple[int, int]:
-    """A signed number in zigzag form, and where it ends."""
     value, place = _varint(content, place)
     return (value >> 1) ^ -(value & 1), place
 

@@ -222,7 +222,6 @@ def _known_key(key: str, owner: str) -> str | None:
 
 
 def _selected(source: Path, owner: str, progress: Progress, keys: Iterable[str]) -> dict[str, str]:
-    """The arrays to read from a file, by their known key; notes the others."""
     known = {key: _known_key(key, owner) for key in keys}
     if "X" in known and known.keys() <= ALONE.keys():
         known = {key: ALONE[key] for key in known}
@@ -308,7 +307,6 @@ def import_arrays(
 
 
 def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> tuple[str, str]:
-    """Backbone and preprocessing of a description: the shape of images. DataError: groups of images with other axes."""
     shapes = {
         key: "x".join(str(length) for length in array.shape[1:] if length != 1) or "1"
         for key, array in arrays.items()
@@ -348,7 +346,6 @@ def _note_one_large_column(arrays: array_files.Arrays, description: Description,
 
 
 def _note_one_hot(arrays: array_files.Arrays, description: Description, progress: Progress) -> None:
-    """Note labels of public test rows that may mean one class a row. No private labels may decide."""
     public = None if description.private_test else arrays.get("y_test")
     if public is not None and public.ndim > 1 and len(public) and (public.sum(axis=1) == 1).all():
         progress.note(
@@ -427,7 +424,6 @@ def _check_alone(arrays: array_files.Arrays, where: str, progress: Progress, *, 
 def _settled(
     arrays: array_files.Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
 ) -> tuple[array_files.Arrays, tuple[str, ...], str]:
-    """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
     classes = declared_names(arrays, classes, where)
     if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")

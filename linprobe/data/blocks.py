@@ -49,7 +49,6 @@ def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBl
 
 
 def concatenated(blocks: Iterable[tuple[Floats, Indices]]) -> tuple[Floats, Indices]:
-    """The rows of at least one block, as one; a single block is not copied."""
     every = list(blocks)
     if len(every) == 1:
         return every[0]
@@ -188,7 +187,6 @@ class StoredRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of the rows meant, and their width after translation."""
         n = len(self.x) if self.places is None else len(self.places)
         return n, self.x.shape[1] + (self.translation is not None)
 
@@ -237,7 +235,6 @@ class Pairs:
 
     @property
     def places(self) -> Indices | None:
-        """`rows`, or None for all rows."""
         return None if isinstance(self.rows, slice) else self.rows
 
 
@@ -261,7 +258,6 @@ class Block:
 
     @property
     def rows(self) -> StoredRows:
-        """The rows as they are stored, with their translation."""
         return StoredRows(self.stored, translation=self.translation)
 
     @cached_property
@@ -296,7 +292,6 @@ LazyBlock = Callable[[], Block]  # loads its block when called
 
 
 def pairs_of(bounds: Bounds) -> Pairs:
-    """The pairs of rows of the same person, for people with at most `PAIRED_ROWS` rows."""
     sizes = np.diff(bounds)
     few = np.where(sizes <= PAIRED_ROWS, sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), few)
@@ -311,7 +306,6 @@ def pairs_of(bounds: Bounds) -> Pairs:
 
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:
-    """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
     if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
         rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
         wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))

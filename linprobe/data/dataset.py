@@ -96,13 +96,11 @@ class Dataset:
 
     @property
     def protected(self) -> list[Source]:
-        """The sources of protected rows: private rows first."""
         more = self.joined and self.public is not None and self.public.n_rows > 0
         return [self.private, self.public] if more and self.public is not None else [self.private]
 
     @cached_property
     def free_public(self) -> Source | None:
-        """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
 
     @property
@@ -117,13 +115,11 @@ class Dataset:
 
     @cached_property
     def n_public_owners(self) -> int | None:
-        """Number of people whom public shots leave without protection; None without shots, or with unit record."""
         shots = self.free_shots
         return len(set(shots.owners())) if shots is not None and self.unit == OWNER else None
 
     @property
     def public_collection(self) -> str | None:
-        """Whom public shots leave without protection, in words; None for nobody."""
         return None if self.free_shots is None else of_collection(self.free_shots.n_rows, self.n_public_owners)
 
     @cached_property
@@ -134,7 +130,6 @@ class Dataset:
 
     @cached_property
     def test_bounds(self) -> Bounds | None:
-        """`test_people` of the feature file, None for rows of a caller."""
         return None if self.features is None else test_people(self.features, self.unit)
 
     @cached_property
@@ -143,7 +138,6 @@ class Dataset:
 
     @property
     def weights_shape(self) -> tuple[int, int]:
-        """(n_features, n_classes) of weights on raw rows."""
         return self.private.n_features, self.n_classes
 
     @property
@@ -165,7 +159,6 @@ class Dataset:
 
     @cached_property
     def public_centring(self) -> Preprocessing:
-        """The training space around the mean of the public rows that are not protected."""
         x, y = concatenated([] if self.free_public is None else self.free_public.blocks())
         return Preprocessing.centred_on(x, y if self.unequal else None)
 
@@ -175,7 +168,6 @@ class Dataset:
 
     @property
     def trained_weights(self) -> RowWeights | None:
-        """Public factors on the losses of all protected rows."""
         more = sum(source.n_rows for source in self.protected[1:])
         return self.weights if self.weights is None or not more else self.weights.with_more(more)
 
@@ -186,7 +178,6 @@ class Dataset:
 
     @property
     def _guarded(self) -> Mask | None:
-        """Mask of the training rows that are no public shots; None for all."""
         shots = self.free_shots
         return None if shots is None or shots.keep is None else ~shots.keep
 
@@ -216,7 +207,6 @@ class Dataset:
         return own + [name for source in self.protected[1:] for name in _of_file(source).ids()]
 
     def protected_hashes(self) -> NDArray[np.uint64]:
-        """`RowHashes` of all protected rows, shape (n,). Private."""
         return np.concatenate([HASHES(rows) for source in self.protected for rows, _ in source.blocks()])
 
     def private_digest(self) -> str:
@@ -236,7 +226,6 @@ class Dataset:
         return any(self.public_digest(by_blocks=old) == stated for old in (False, True))
 
     def unlabelled_digest(self) -> str | None:
-        """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
 
 
@@ -247,7 +236,6 @@ def refuse_private_at_home(public: GroupRows) -> None:
 
 
 def _compare_at_home(parts: Iterable[GroupRows]) -> None:
-    """PrivacyError if rows of a group `public` are training rows of their own file."""
     for part in parts:
         if part.group == "public":
             check_rows(part.features, compared=[part])
@@ -261,8 +249,6 @@ def _of_file(source: Source) -> GroupRows | PublicRows:
 
 @dataclass(frozen=True)
 class Split:
-    """How a feature file is split into private and public rows."""
-
     shots: int | None = None  # public training rows of each class; None for the group `public` of the file
     seed: int = 0  # chooses public shots, and the rows of a person
     unit: str | None = None  # `owner` to protect people, `record` or None to protect rows
@@ -482,7 +468,6 @@ def _shows_people(protected: set[str], part: GroupRows, unit: str | None) -> boo
 
 
 def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: bool = False) -> None:
-    """PrivacyError if `public` rows show private test rows of `features`."""
     twice = "a private row cannot be public too; give other rows, or --public-shots K"
     step = LEAKS if public.group == UNLABELLED else twice
     if features.description.private_test and "test" in features.sizes:

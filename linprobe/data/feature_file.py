@@ -70,7 +70,6 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:
-    """Identifier of the object `name` of a file, None without one. Raises DataError: the name is a link."""
     found: Any = file.id
     for part in name.encode().split(b"/"):
         if not isinstance(found, h5py.h5g.GroupID) or not found.links.exists(part):
@@ -220,13 +219,11 @@ def refuse_mixed(groups: Sequence[str], where: str) -> None:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file has the HDF5 signature. Raises LinprobeError: it cannot be read."""
     with reading(str(path), "give another file"):
         return path.is_file() and h5py.is_hdf5(path)
 
 
 def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Class indices as int64, labels 0 and 1 as uint8."""
     return y.astype(np.int64 if y.ndim == 1 else np.uint8, copy=False)
 
 
@@ -401,7 +398,6 @@ class FeatureFile(FeatureReader):
         return found.st_size, found.st_mtime_ns
 
     def fingerprint(self) -> str:
-        """Fingerprint of the images; empty if `extract` did not make the file. Private."""
         with self._reading(PRIVATE_LOG):
             log = find(self._file, self.path, PRIVATE_LOG)
             return "" if log is None else text_attribute(h5py.Group(log).attrs, self.path, "fingerprint")
@@ -420,7 +416,6 @@ class FeatureFile(FeatureReader):
             return np.asarray(keys[:])
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Id and reason of each image that `extract` skipped. Private."""
         with self._reading(PRIVATE_LOG):
             columns = [data_set(self._file, self.path, f"{PRIVATE_LOG}/skipped_{name}") for name in ("id", "reason")]
             if None in columns:
@@ -486,7 +481,6 @@ class Extents:
         return x
 
     def _fill(self, view: memoryview, start: int, stop: int) -> memoryview:
-        """Read rows start:stop to the beginning of `view`; returns what is left of it."""
         row_bytes = self._width * self._dtype.itemsize
         chunk_bytes = self._chunk * row_bytes
         while start < stop:
@@ -510,17 +504,14 @@ ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_r
 
 
 def is_pattern(path: Path) -> bool:
-    """Whether a path names shards: it has `*`, `?` or `[`, and no file has this name."""
     return glob.has_magic(str(path)) and not path.exists()
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path is a file, or a pattern that matches one."""
     return path.is_file() or (is_pattern(path) and bool(_matching(path)))
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit on open files as far as `count` of them need and the system allows."""
     import resource  # Linux and macOS alone have it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

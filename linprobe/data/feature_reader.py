@@ -50,7 +50,6 @@ class EqualRows:
         return f"{self.found}; commands that score test rows refuse this file; remove these rows from one group"
 
     def refuse_many(self) -> None:
-        """DataError if there are too many for chance."""
         if not self.few:
             raise DataError(
                 f"{self.found}; allowed: {self.allowed}, one in {BY_CHANCE:,} of the smaller group; accuracy on "
@@ -193,7 +192,6 @@ class FeatureReader(ABC):
         return self._digests[known]
 
     def has_digest(self, group: str, keep: Mask | None = None) -> bool:
-        """Whether `digest` needs to read no row."""
         return (group, _mask_digest(keep)) in self._digests
 
 
@@ -238,7 +236,6 @@ class GroupDigest:
         return self._sha.hexdigest()
 
     def keep(self) -> None:
-        """Let the reader keep the digest of the rows that were added."""
         self._features._digests[self._known] = self.value()
 
 
@@ -259,7 +256,6 @@ def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> NDArray[np.uint6
 
 
 def people_by_group(features: FeatureReader) -> dict[str, int]:
-    """The number of people in each group of rows that has owners."""
     named = [group for group in features.sizes if features.has_owners(group)]
     return {group: len(set(features.owners(group))) for group in named}
 
@@ -286,7 +282,6 @@ class GroupRows:
         return (name for batch in self.features.batches(self.features.owners, self.group, self.keep) for name in batch)
 
     def people(self) -> tuple[Bounds, list[str]]:
-        """`owner_bounds` of the owners of these rows."""
         return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")
 
     def shard(self, start: int, stop: int) -> GroupRows:
@@ -320,7 +315,6 @@ class GroupRows:
         return found
 
     def digest(self, *, by_blocks: bool = False) -> str:
-        """SHA-256 of these rows, their labels and ids, and the class names; arguments as in `FeatureReader`."""
         return self.features.digest(self.group, self.keep, by_blocks=by_blocks)
 
 
@@ -383,12 +377,10 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def is_known(extraction: Mapping[str, Any]) -> bool:
-    """Whether it says how images became rows: `linprobe extract` made them."""
     return bool(extraction.get("extraction_digest"))
 
 
 def weights_from_file(weights: str) -> bool:
-    """Whether weights of this name came from a file, which `extract --like` needs again."""
     return Path(weights).suffix in WEIGHTS_SUFFIXES
 
 
@@ -431,7 +423,6 @@ def order_note(made: Mapping[str, Any], whose: object, features: FeatureReader) 
 
 
 def shown(value: Any) -> str:
-    """A setting as text for a message, at most `SHOWN` characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

@@ -124,7 +124,6 @@ class FeatureWriter:
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
 
     def write_text_weights(self, weights: Floats) -> None:
-        """Store text weights, shape (n_features, n_classes)."""
         self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
 
     def __enter__(self) -> Self:

@@ -87,7 +87,6 @@ def _settle_flags(key: str, labels: NDArray[Any], names: Sequence[str] | None) -
 
 
 def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels of dtype int64, of uint64 if one needs it, or as text."""
     if labels.dtype.kind == "U":
         return labels
     if labels.dtype.kind == "S":
@@ -281,7 +280,6 @@ class ContentIds:
         self._seen: Counter[str] = Counter()
 
     def add(self, rows: NDArray[Any], labels: NDArray[np.integer]) -> None:
-        """Append the ids of a block of rows, shape (b, ...), with labels (b,) or (b, n_labels)."""
         contiguous = np.ascontiguousarray(rows)
         kind = f"{contiguous.shape[1:]} {contiguous.dtype.str}".encode()
         for row, label in zip(contiguous, labels.tolist(), strict=True):
@@ -295,12 +293,10 @@ class ContentIds:
 
 
 def first_of_equal(name: str) -> str:
-    """The id of the first of the rows that are equal to the one with this id of `ContentIds`."""
     return name.partition("-")[0]
 
 
 def refuse_long(longest: int, where: str) -> None:
-    """DataError for a text, such as an id, of more than `LONGEST_ID` bytes."""
     if longest > LONGEST_ID:
         raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
 
@@ -372,7 +368,6 @@ def one_spelling(owner: str) -> str:
 
 
 def people_in_both(some: Iterable[str], others: Iterable[str]) -> set[str]:
-    """The people who are among both owners, in any spelling."""
     return set(map(one_spelling, some)).intersection(map(one_spelling, others))
 
 

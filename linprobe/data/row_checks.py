@@ -95,7 +95,6 @@ class RowSet:
         return bool(self._found[-1].size)
 
     def found(self) -> NDArray[np.intp]:
-        """Indices in the set of the rows that `find` met, in order."""
         if not self._found:
             return np.empty(0, dtype=np.intp)
         met = distinct(np.concatenate(self._found))
@@ -163,7 +162,6 @@ class Commitment:
         return np.concatenate(self._keys)
 
     def value(self) -> str:
-        """The commitment to all rows so far, as 32 hexadecimal digits."""
         content = self._total.tobytes() + str(self._n_rows).encode()
         return hashlib.blake2b(content, key=self._key, digest_size=16, person=self._person).hexdigest()
 
@@ -179,7 +177,6 @@ class Factors:
         self._of_width: dict[int, Numbers] = {}
 
     def hashes(self, words: NDArray[np.unsignedinteger]) -> Numbers:
-        """The hashes of rows of words (n, width), shape (n,)."""
         width = words.shape[1]
         if width not in self._of_width:
             drawn = np.frombuffer(secrets.token_bytes(8 * width + 8), dtype=np.uint64) | np.uint64(1)
@@ -195,7 +192,6 @@ class RowHashes:
         self._factors = Factors()
 
     def __call__(self, rows: RawRows) -> Numbers:
-        """The hashes of `rows` (n, n_features), shape (n,)."""
         hashes = np.empty(len(rows), dtype=np.uint64)
         size = _at_a_time(rows)
         for start in range(0, len(rows), size):
@@ -252,7 +248,6 @@ def _fine(x: Singles) -> NDArray[np.uint32]:
 
 
 def _sizes(rows: RawRows) -> RawRows:
-    """The largest absolute entry of each row, shape (n,)."""
     sizes: RawRows = np.maximum(rows.max(axis=1), -rows.min(axis=1))
     return sizes
 
@@ -321,7 +316,6 @@ def check_rows(
 
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
-    """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
     tested = partial(_rows_of, partial(_finite_blocks, features, "test"))
     test = RowSet(tested, FEWEST, ONE_SCALE) if "test" in features.sizes else None
     for group in {"public", UNLABELLED} & features.sizes.keys():
@@ -346,7 +340,6 @@ def _check_training_rows(
     commitment: Commitment | None,
     sha: GroupDigest | None,
 ) -> None:
-    """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`."""
     sets = [(part, RowSet(partial(_rows_of, part.blocks))) for part in public]
     shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests are computed in threads, and hold no lock
@@ -389,7 +382,6 @@ def share_rows(private: GroupRows, public: GroupRows) -> bool:
 
 
 def share_people(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one owner; False where a file has no owners."""
     named = all(group.features.has_owners(group.group) for group in (private, public))
     return named and bool(people_in_both(private.owners(), public.owners()))
 
@@ -405,7 +397,6 @@ def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, 
 
 
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one image; False where a file has no fingerprints."""
     return bool(_of_images(public, [private]).any())
 
 
@@ -494,7 +485,6 @@ def _check_ids(features: FeatureReader) -> None:
 
 
 def _ids_with_hash(features: FeatureReader, group: str, hashes: Indices) -> list[str]:
-    """The ids of a group whose hash is in `hashes`."""
     wanted = set(hashes.tolist())
     return [name for batch in features.batches(features.ids, group) for name in batch if hash(name) in wanted]
 

@@ -33,7 +33,6 @@ class RowWeights:
     by_row: Reals | None = None
 
     def of(self, start: int, y: Indices) -> Reals:
-        """Weights of the rows from `start` on, which have the classes y (b,), or several labels y (b, n_classes)."""
         weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
 

@@ -100,7 +100,6 @@ class Rows(ABC):
 
     @property
     def n_local(self) -> int:
-        """Number of units in the shard of this process."""
         return self.n_rows if self._n_local is None else self._n_local
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
@@ -116,7 +115,6 @@ class Rows(ABC):
         return (partial(self._finished, load) for load in loads)
 
     def blocks(self) -> Iterator[Block]:
-        """`lazy_blocks`, loaded one after another."""
         return (load() for load in self.lazy_blocks())
 
     def _finished(self, load: LazyBlock) -> Block:
@@ -137,14 +135,12 @@ class Rows(ABC):
         return view
 
     def of_people(self, bounds: Bounds) -> Self:
-        """The rows grouped by person: person u has the rows bounds[u] to bounds[u + 1]."""
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
         view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
         return view._view(_kept={})  # of blocks of these people
 
     def as_shard(self, first: int, n_rows: int) -> Self:
-        """These rows as the shard of one process, which begins at unit `first` of `n_rows`."""
         return self._view(first=first, n_rows=n_rows, _n_local=self.n_local)
 
     def sample(self, mask: Mask, rate: float, *, observed: bool) -> Self:
@@ -260,7 +256,6 @@ class ArrayRows(Rows):
             yield partial(self._block_of_people, start, bounds[start : start + size + 1], mask)
 
     def _block_of_people(self, start: int, bounds: Bounds, sampled: Mask | None) -> Block:
-        """A block of people, which is kept with the inner products of its rows."""
         key = start, len(bounds)
         if key not in self._kept:
             rows = self._block(int(bounds[0]), int(bounds[-1]))
@@ -338,7 +333,6 @@ class StreamedRows(Rows):
         return Block(start, x, y, norms, sampled, weights=self._weights_of(start, y))
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
-        """Blocks of people. There are no rows of people outside a sample."""
         parts = [bounds[start : start + size + 1] for start in range(0, len(bounds) - 1, size)]
         blocks = self._raw([int(part[-1] - part[0]) for part in parts])
         for number, (part, (raw, y)) in enumerate(zip(parts, blocks, strict=False)):
@@ -382,7 +376,6 @@ def _moved(load: LazyBlock, first: int) -> Block:
 
 
 def join(*sets: Rows) -> ArrayRows:
-    """The rows of several sets in memory, one set after another."""
     blocks = [block for rows in sets for block in rows.blocks()]
     x, y = np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks])
     if all(block.weights is None for block in blocks):

@@ -105,7 +105,6 @@ def column_order(names: Collection[str], n_features: int) -> str:
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`."""
     if source.suffix == ".parquet":
         return _read_parquet(source, columns, group)
     with source.open("rb") as stream:
@@ -263,7 +262,6 @@ def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
 
 
 def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
-    """Texts as an array, which gives each of them the room of the longest."""
     longest = max(map(len, values), default=0)
     refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
@@ -272,7 +270,6 @@ def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str
 
 
 def _column(column: Any, name: str, where: Path) -> Floats:
-    """The numbers of a column, (rows, 1), or of lists in it, (rows, length)."""
     from pyarrow import compute, types
 
     _refuse_nulls(column, name, where)

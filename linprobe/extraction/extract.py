@@ -48,7 +48,6 @@ def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | Non
 
 
 def _checked(request: ExtractRequest) -> Recipe | None:
-    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`."""
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
     if request.like is None:

@@ -47,7 +47,6 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
 
 
 def info(path: Path) -> dict[str, Any]:
-    """A feature file's description, or a run folder's manifest."""
     return RunFolder(path).manifest.to_json() if path.is_dir() else describe_features(path)
 
 

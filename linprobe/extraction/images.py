@@ -150,13 +150,11 @@ class ImageTransform:
 
     @property
     def text(self) -> str:
-        """All fields as JSON, for the feature file and its digest; a single view goes without saying."""
         fields = {name: value for name, value in asdict(self).items() if (name, value) != ("views", 1)}
         return json.dumps(fields, sort_keys=True)
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """(height, width) of the network's input, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def shown(self, image: Image.Image) -> NDArray[np.uint8]:
@@ -231,7 +229,6 @@ class Batches(Dataset[Batch]):
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def _pixels(self, content: Any) -> NDArray[np.uint8]:
-        """Pixels of one row, uint8 (views, height, width, channels)."""
         pixels = self.transform.shown(decode(content, self.transform.mode))
         height, width = pixels.shape[1:3]
         if (height, width) != self.size:
@@ -253,7 +250,6 @@ def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.I
 
 
 def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:
-    """(height, width) after the transform of the first readable image, or None."""
     shapes = (transform.shown(image).shape for image in _decoded(members, len(members), transform.mode))
     return next(((int(height), int(width)) for _, height, width, _ in shapes), None)
 

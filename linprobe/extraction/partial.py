@@ -96,7 +96,6 @@ class Partial:
             os.close(descriptor)
 
     def status(self, group: str) -> NDArray[np.uint8]:
-        """PENDING, DONE or SKIPPED for every row, uint8, shape (n_rows,)."""
         return np.fromfile(self.folder / f"{group}.status", dtype=np.uint8)
 
     def write(
@@ -110,7 +109,6 @@ class Partial:
             self.sync()
 
     def sync(self) -> None:
-        """Flush rows and keys to disk, then write their status."""
         for group in {group for group, _, _ in self._unsynced}:
             os.fsync(self._open[f"{group}.rows"])
             os.fsync(self._open[f"{group}.keys"])
@@ -130,7 +128,6 @@ class Partial:
             os.fsync(stream.fileno())
 
     def skipped(self) -> list[tuple[str, str, str]]:
-        """Group, id and reason of every skipped image, in row order."""
         left_out = {group: self.status(group) == SKIPPED for group in self.sizes}
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for path in sorted(self.folder.glob("skipped-*.jsonl")):
@@ -146,7 +143,6 @@ class Partial:
         return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
 
     def rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """Blocks of finished rows, in row order, each of shape (b, width)."""
         kept = self.status(group) == DONE
         with (self.folder / f"{group}.rows").open("rb") as stream:
             for start in range(0, self.sizes[group], ASSEMBLY_ROWS):
@@ -155,7 +151,6 @@ class Partial:
                 yield block.reshape(len(part), self.width)[part]
 
     def keys(self, group: str) -> NDArray[np.uint8]:
-        """Keys of the finished rows, shape (rows, KEY_BYTES)."""
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
         kept: NDArray[np.uint8] = keys[self.status(group) == DONE]
         return kept

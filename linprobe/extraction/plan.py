@@ -62,7 +62,6 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
 def prompt_parts(
     class_names: Path | None, templates: str | None, source: ImageSource, backbone: Backbone
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Class names, in label order, and templates of prompts; None for a network without a text tower."""
     if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
             of = f"layer {backbone.layer} of" if backbone.layer else "backbone"
@@ -170,7 +169,6 @@ class ExtractionPlan:
 def make_plan(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
 ) -> ExtractionPlan:
-    """Settle transform, image size, batches, width, prompts and the output path; refuse what does not fit."""
     backbone = _with_transform(request, source, backbone)
     transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
@@ -235,7 +233,6 @@ def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
 
 
 def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTransform) -> tuple[int, int]:
-    """(height, width) of the first test image after the transform; test images are public."""
     if request.private_test:
         raise UsageError("the images have no fixed size, and no private image may decide it; give --resize and --crop")
     size = first_size(_public_images(request, source), transform)

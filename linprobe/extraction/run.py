@@ -135,7 +135,6 @@ def extract_group(
     local_size: int,
     progress: errors.Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images."""
     if not numbers:
         return 0.0
     batches = plan.batches[group]
@@ -194,7 +193,6 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
 def _write(
     partial: Partial, batches: Batches, group: str, start: int, features: Tensor, status: Tensor, keys: Tensor
 ) -> None:
-    """Copy features to the host, convert them to the dtype on disk, check them and write them; in the writer thread."""
     values = features.cpu().numpy()
     with np.errstate(over="ignore"):
         rows = values.astype(partial.dtype)
@@ -221,7 +219,6 @@ NEXT_STEP = "start all of them again; the same command continues"
 def run_extraction(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, progress: errors.Progress
 ) -> dict[str, Any] | None:
-    """`linprobe.extraction.extract`, once the request is checked and its images are listed."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = _planned(request, recipe, source, group)
         if group.rank == 0:
@@ -354,7 +351,6 @@ def _after_a_stop(plan: ExtractionPlan, group: Group, progress: errors.Progress)
 
 
 def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
-    """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
     return [
         number
         for number, start in enumerate(range(0, len(status), batches.batch_size))
@@ -393,7 +389,6 @@ def text_weights(
 
 
 def write_text(plan: ExtractionPlan) -> None:
-    """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
     if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
     weights = text_weights(plan.backbone.encode_text, *plan.prompts)

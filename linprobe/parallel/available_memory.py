@@ -36,7 +36,6 @@ def available(root: Path = Path("/")) -> int:
 
 
 def suffices(n_bytes: int) -> bool:
-    """Whether `n_bytes` is at most half of the available memory."""
     return n_bytes <= available() // 2
 
 
@@ -54,7 +53,6 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None for `max`, or if the file cannot be read."""
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
@@ -113,7 +111,6 @@ def check_limit() -> None:
 
 
 def is_lack(error: BaseException) -> bool:
-    """Whether another library's error says that memory ran out."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return any(word in str(error) for word in WORDS)

@@ -63,7 +63,6 @@ class ThreadGroup(Group):
             raise ConnectionAbortedError("another thread of the group has ended") from None
 
     def _exchanged(self, mine: Any) -> list[Any]:
-        """The values of all threads, in rank order."""
         self._table[self.rank] = mine
         self.barrier()
         given = list(self._table)

@@ -122,7 +122,6 @@ def _shared(values: list[Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 @lru_cache(maxsize=1)
 def _from_shared(memory: tuple[str, tuple[int, ...]]) -> list[Any]:
-    """The values of `_shared` in another process. Their arrays are read-only views of the memory."""
     path, sizes = memory
     with Path(path).open("rb") as stream:
         view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -182,7 +181,6 @@ _outer: list[_Hold] = []
 
 
 def n_processors() -> int:
-    """Number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

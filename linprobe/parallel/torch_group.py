@@ -90,7 +90,6 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
 
 
 def _number(name: str, least: int, most: int = 10**9) -> int:
-    """The number in a variable that torchrun sets."""
     given = os.environ[name]
     if not given.isdecimal() or len(given) > len(str(most)) or not least <= int(given) <= most:
         raise UsageError(
@@ -121,8 +120,6 @@ def _guarded(call: Callable[[], Value]) -> Value:
 
 
 class TorchGroup(Group):
-    """A group of torch.distributed processes."""
-
     def __init__(self, rank: int, size: int, timeout: timedelta = TIMEOUT) -> None:
         import torch
         import torch.distributed as dist
@@ -139,7 +136,6 @@ class TorchGroup(Group):
         _guarded(self._dist.barrier)
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
-        """As of every group; rank 0 adds the parts in rank order and broadcasts the sum."""
         total = np.array(part, order="C")
         if self.rank > 0:
             _guarded(lambda: self._dist.isend(self._flat(total), 0).wait(self._timeout))

@@ -44,8 +44,6 @@ def build_network(build: Callable[[], nn.Module], random: bool) -> nn.Module:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where random numbers would be drawn into them."""
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if getattr(function, "__name__", "") in DRAWING:
@@ -74,7 +72,6 @@ def build_or_fetch(
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress the logging of libraries that look for weights; failures are reported by our own errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -60,7 +60,6 @@ def _layers(model: Any, activation: str) -> dict[str, tuple[nn.Module, str]]:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """An open_clip network. Without `weights`, the weights of the tag are downloaded into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
     own = open_clip.get_model_config(model_name) or {}
     quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
@@ -104,7 +103,6 @@ def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_encoder(name: str, model_name: str, model: Any) -> Callable[[list[str]], Tensor]:
-    """Function from prompts to encodings (prompts, embedding), float32."""
     try:
         with quietly():
             tokenizer = open_clip.get_tokenizer(model_name)

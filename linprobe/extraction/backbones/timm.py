@@ -59,7 +59,6 @@ def _layers(model: Any) -> dict[str, tuple[nn.Module, str]]:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """A timm network. Default weights are downloaded into the Hugging Face cache; `weights` gives a file instead."""
     wanted = name.removeprefix("timm:")
     if not timm.is_model(wanted):
         near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]

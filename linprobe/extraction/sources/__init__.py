@@ -39,7 +39,6 @@ from linprobe.extraction.sources.folders import folder_source, members_of, refus
 
 
 def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
-    """The images of a request, classes, groups, owners, without PyTorch. Raises as the four functions for them."""
     owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
     if recipe is not None or request.unlabelled:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
@@ -87,7 +86,6 @@ def table_source(
 
 
 def _columns(request: ExtractRequest, table: Path) -> Arrays:
-    """The columns path, y and, where there are such, id, owner and split, each of shape (rows,)."""
     if table.suffix not in TABLES:
         raise UsageError(f"table {table} ends in {table.suffix!r}; allowed: {', '.join(TABLES)}")
     columns = Columns(
@@ -144,11 +142,9 @@ class ArrayMembers:
         return self._n_rows
 
     def id(self, row: int) -> str:
-        """The id in the file, or one made from the image's content if the file has none."""
         return base.readable(self.ids[row])
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
         if self._images is None:
             self._images = read_arrays([self.source])[f"X_{self.group}"]
         return np.asarray(self._images[row])

@@ -83,7 +83,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def refuse_stray_images(folder: Path) -> None:
-    """DataError if a visible image lies directly in `folder`."""
     for entry in os.scandir(folder):
         if entry.name.lower().endswith(base.IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
             raise DataError(
@@ -217,7 +216,6 @@ def folder_source(
 
 
 def _refuse_two_names(private: FolderMembers, others: dict[str, FolderMembers], private_test: bool) -> None:
-    """`refuse_linked` for the training images, and for private test images."""
     refuse_linked(private, *others.values())
     if private_test and "test" in others:
         refuse_linked(others["test"], *(members for name, members in others.items() if name != "test"))

@@ -362,10 +362,7 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
     """Each row divided by its L2 norm, or its number in `norms` (n,), in `out`; zeros stay. DataError: not finite."""
     norms = row_norms(x) if norms is None else norms
     if not np.isfinite(norms).all():
-        raise DataError(
-            "a row holds NaN or infinity; allowed: finite rows that stay as they are; stop what writes to them, then "
-            "run again"
-        )
+        raise DataError("a row holds NaN or infinity; allowed: finite rows; stop what writes to them, then run again")
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: Singles = aligned_empty(x.shape, np.float32) if out is None else out

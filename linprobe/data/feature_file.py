@@ -58,9 +58,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
         if (fault := read_fault(what, error)) is not None:
             raise fault from None
         if "already open for write" in str(error):
-            raise DataError(
-                f"{what} is being written, or its writer was killed; wait for it; if it has ended, make the file again"
-            ) from None
+            raise DataError(f"{what} is being written, or its writer was killed; wait, or make it again") from None
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
         raise DataError(

@@ -110,7 +110,7 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
-    blocks: list[Singles] = []
+    blocks, marked = list[Singles](), list[Singles]()
     with source.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.reader(text, strict=True)  # an unclosed quote would swallow rows
         header = next(reader, [])
@@ -124,11 +124,10 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         if len(labels) == 1:
             of_texts = {"y": labels[0], **of_texts}
         texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
-        of_numbers = {*features, *labels} - {*of_texts.values()}
-        numeric = [place for place, name in enumerate(header) if name in of_numbers]
-        marks = [numeric.index(header.index(name)) for name in labels if len(labels) > 1]
+        marks = labels if len(labels) > 1 else ()
         while rows := _lines(reader, source, len(header)):
-            blocks.append(_numbers(rows, numeric, header, source, marks))
+            blocks.append(_numbers(rows, features, header, source))
+            marked.append(_numbers(rows, marks, header, source))
             for kind, name in of_texts.items():
                 place = header.index(name)
                 for number, row in rows:
@@ -137,14 +136,10 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
             progress.step(len(rows))
     if not blocks:
         raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
-    values, stored = np.concatenate(blocks), source.stat().st_size
-    arrays: Arrays = {f"X_{group}": values, FEATURES: np.array(features, dtype=object)}
-    if len(labels) > 1:
-        arrays |= {
-            f"y_{group}": values[:, marks],
-            "class_names": np.array(labels),
-            f"X_{group}": np.delete(values, marks, axis=1),
-        }
+    stored = source.stat().st_size
+    arrays: Arrays = {f"X_{group}": np.concatenate(blocks), FEATURES: np.array(features, dtype=object)}
+    if marks:
+        arrays |= {f"y_{group}": np.concatenate(marked), "class_names": np.array(labels)}
     return arrays | {
         f"{kind}_{group}": text_array(found, f"{source}: column {of_texts[kind]!r}", stored)
         for kind, found in texts.items()
@@ -160,14 +155,11 @@ def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]
 
 
 def _numbers(
-    rows: Sequence[tuple[int, list[str]]],
-    places: Sequence[int],
-    names: Sequence[str],
-    source: Path,
-    marks: Sequence[int],
+    rows: Sequence[tuple[int, list[str]]], wanted: Sequence[str], names: Sequence[str], source: Path
 ) -> Singles:
-    """The columns `places` of some lines, (rows, columns), of which `marks` are labels; `names` are of all columns."""
-    kept = np.isin(np.arange(len(names)), places).tolist()
+    """The columns `wanted` of some lines, in the order of the table, whose columns have `names`; (rows, columns)."""
+    places = [place for place, name in enumerate(names) if name in wanted]
+    kept = [name in wanted for name in names]
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
         if not all(map(_plain, map("".join, (compress(row, kept) for _, row in rows)))):
@@ -186,8 +178,7 @@ def _numbers(
             f"{LARGEST:.3g}, the largest float32; scale the features"
         )
     singles = values.astype(np.float32)
-    given, stored = (np.delete(table, marks, axis=1).any(axis=1) for table in (values, singles))
-    for row in np.flatnonzero(given & ~stored)[:1].tolist():
+    for row in np.flatnonzero(values.any(axis=1) & ~singles.any(axis=1))[:1].tolist():
         raise DataError(
             f"{source} line {rows[row][0]}: every feature is below {SMALLEST:.3g}, the smallest float32, so the row "
             "becomes zero; scale the features"

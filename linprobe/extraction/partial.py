@@ -30,12 +30,19 @@ SOURCE_KEY = slice(IMAGE_KEY_BYTES, 2 * IMAGE_KEY_BYTES)  # the digest of the im
 KEY_BYTES = SOURCE_KEY.stop
 SYNC_SECONDS = 1.0
 _OURS = re.compile(
-    r"lock|settings\.json|\.settings\.json\..*|text\.npy.*|.*\.(rows|status|keys)|skipped-\d+\.jsonl|\.?made\.h5.*"
+    r"lock|settings\.json|\.settings\.json\..*|\.?text\.npy.*|.*\.(rows|status|keys)|skipped-\d+\.jsonl|\.?made\.h5.*"
 )
 SETTINGS, LOCK = "settings.json", "lock"
 ASSEMBLY_ROWS = 4096
 
-CHANGED = {"fingerprint": ", as the images, their classes or their owners have changed since"}  # for a message
+
+def first_change(before: dict[str, Any], settings: dict[str, Any]) -> str | None:
+    """The first setting that is not as `before`, for a message."""
+    for name, value in json.loads(json.dumps(settings)).items():
+        if before.get(name) != value:
+            since = ", as the images, their classes or their owners have changed since" * (name == "fingerprint")
+            return f"{name} {shown(before.get(name))} and this run has {shown(value)}{since}"
+    return None
 
 
 class Partial:
@@ -56,13 +63,9 @@ class Partial:
             before = dict(json.loads(read_text(self.folder / SETTINGS)))
         except (OSError, TypeError, ValueError):
             before = {}
-        plain = json.loads(json.dumps(settings))
-        other = next((name for name in plain if before.get(name) != plain[name]), None)
+        other = first_change(before, settings)
         if other is not None and not overwrite:
-            raise UsageError(
-                f"{self.folder} was begun with {other} {shown(before.get(other))} and this run has "
-                f"{shown(plain[other])}{CHANGED.get(other, '')}; give the same, or --overwrite to start again"
-            )
+            raise UsageError(f"{self.folder} was begun with {other}; give the same, or --overwrite to start again")
         files = {self.folder / name: n_bytes for name, n_bytes in self._bytes.items()}
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
 

@@ -52,9 +52,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     try:
         transform = ImageTransform(**stored)
     except TypeError as error:
-        raise DataError(
-            f"{recipe.name} has preprocessing not known to this linprobe ({error}); give --backbone in place of --like"
-        ) from None
+        raise DataError(f"{recipe.name} has unknown preprocessing ({error}); give --backbone, not --like") from None
     # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
 

@@ -27,13 +27,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from linprobe import errors
+from linprobe.atomic_files import replace_when_complete
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, keys_among, people_by_group, shown
+from linprobe.data.feature_reader import Description, keys_among, people_by_group
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import CHANGED, DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, first_change, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractRequest, Recipe
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, OwnedMembers
@@ -293,13 +294,9 @@ def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
         return False
     with FeatureFile(plan.out) as features, errors.reading(f"{plan.out}: its extraction", "give --overwrite"):
         made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
-    wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
-    for name, value in wanted.items():
-        if made.get(name) != value:
-            raise errors.UsageError(
-                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
-                f"{shown(value)}{CHANGED.get(name, '')}; give --overwrite, or another --out"
-            )
+    other = first_change(made, plan.public_settings | {"fingerprint": plan.settings["fingerprint"]})
+    if other is not None:
+        raise errors.UsageError(f"{plan.out} exists, made with {other}; give --overwrite, or another --out")
     return True
 
 
@@ -392,10 +389,8 @@ def write_text(plan: ExtractionPlan) -> None:
     if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
     weights = text_weights(plan.backbone.encode_text, *plan.prompts)
-    temporary = plan.folder / f"{TEXT}.new"
-    with temporary.open("wb") as stream:
+    with replace_when_complete(plan.folder / TEXT, private=True) as stream:
         np.save(stream, weights)
-    temporary.replace(plan.folder / TEXT)
 
 
 def assemble(plan: ExtractionPlan) -> str | None:

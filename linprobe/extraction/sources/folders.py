@@ -250,4 +250,6 @@ def _check_layout(folder: Path, test: str | None, fraction: float | None, *, gro
     if group is not None:
         raise DataError(f"{folder} has the group {group!r}; allowed: train and {' or '.join(TEST_NAMES)}; rename it")
     if fraction is None:
-        raise UsageError(f"{folder} is one level of {counted(len(found), 'folder')} without test; give --test-fraction F")
+        raise UsageError(
+            f"{folder} has one level of {counted(len(found), 'folder')} and no test group; give --test-fraction F"
+        )

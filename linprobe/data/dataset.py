@@ -291,10 +291,7 @@ def dataset_of(
     class_weight: str | dict[str, float] | None = None,
     unlabelled: FeatureReader | None = None,
 ) -> Dataset:
-    """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
-
-    PrivacyError: a person or a test row is private and public. Only private test rows are read, to compare them.
-    """
+    """The rows of a feature file, split by public facts. PrivacyError: a person or a test row is private and public."""
     split = split or Split()
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots

@@ -229,7 +229,7 @@ class FeatureFile(FeatureReader):
     """A feature file open for reading, with its schema checked; `shown_as`: path for messages, if not `path`."""
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
-        super().__init__()
+        super().__init__(path)
         self._sets: dict[str, h5py.Dataset] = {}  # that passed the checks, by name
         self._extents: dict[str, Extents | None] = {}
         self._last_texts: dict[str, tuple[tuple[int, ...], list[str]]] = {}
@@ -237,7 +237,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             raise _no_file(path)
         self._file = open_hdf5(path, f"feature file {path}")
-        self._as_opened = self._written()
+        self._as_opened = self.written()
         try:
             with self._reading("content"):
                 self._check()
@@ -387,11 +387,11 @@ class FeatureFile(FeatureReader):
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
                 found = found if kept is None else found[kept]
-        if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
-            raise DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
+        if self.written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
+            raise self.changed()
         return found
 
-    def _written(self) -> tuple[int, int]:
+    def written(self) -> tuple[int, int]:
         found = os.fstat(self._file.id.get_vfd_handle())
         return found.st_size, found.st_mtime_ns
 
@@ -525,13 +525,10 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several alike feature files, one file after another; a group has the rows of every shard that has it.
-
-    Digest, row keys, people and shards of processes are those of one file with the same rows.
-    """
+    """The rows of several alike feature files, one after another, with the digest of one file with these rows."""
 
     def __init__(self, pattern: Path) -> None:
-        super().__init__()
+        super().__init__(pattern)
         self.path = pattern
         self._open = ExitStack()
         paths = _matching(pattern)
@@ -558,6 +555,9 @@ class ShardedFeatures(FeatureReader):
             self._check_owners(name)
         self.owned = [name for name in groups if any(shard.has_owners(name) for shard in self._shards)]
         self._text = self._text_weights()
+
+    def written(self) -> list[tuple[int, int]]:
+        return [shard.written() for shard in self._shards]
 
     def _having(self, group: str) -> list[FeatureFile]:
         return [shard for shard in self._shards if group in shard.sizes]

@@ -113,8 +113,18 @@ class FeatureReader(ABC):
     equal: EqualRows | None = None  # test rows that equal training rows, as `check_rows` finds them
     checked: bool = False  # by `check_rows`
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path) -> None:
+        self._place = place.absolute()
         self._digests: dict[tuple[str, bytes], str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, which open the file again, and take over what is known of its rows."""
+        known = {name: getattr(self, name) for name in ("path", "equal", "checked", "_digests")}
+        return _opened_again, (type(self), self._place, self.written(), known)
+
+    @abstractmethod
+    def written(self) -> Any:
+        """Size and time of the last change of each file."""
 
     @abstractmethod
     def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
@@ -145,6 +155,9 @@ class FeatureReader(ABC):
     @abstractmethod
     def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
         """Private digests of images' pixels, or of `SOURCE`, before the transform, (n_rows, bytes); None without."""
+
+    def changed(self) -> DataError:
+        return DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
 
     def close(self) -> None:  # noqa: B027
         """Close the file, where there is one."""
@@ -193,6 +206,14 @@ class FeatureReader(ABC):
 
     def has_digest(self, group: str, keep: Mask | None = None) -> bool:
         return (group, _mask_digest(keep)) in self._digests
+
+
+def _opened_again(kind: Any, place: Path, written: Any, known: dict[str, Any]) -> FeatureReader:
+    features: FeatureReader = kind(place)
+    vars(features).update(known)
+    if features.written() != written:
+        raise features.changed()
+    return features
 
 
 class GroupDigest:
@@ -318,36 +339,6 @@ class GroupRows:
         return self.features.digest(self.group, self.keep, by_blocks=by_blocks)
 
 
-class LoadedFeatures(FeatureReader):
-    """A feature file read into memory, for repeated use and for other processes."""
-
-    def __init__(self, features: FeatureReader) -> None:
-        super().__init__()
-        for name in ("path", "description", "sizes", "n_features", "owned", "equal", "checked"):
-            setattr(self, name, getattr(features, name))
-        self._rows = {group: features.rows(group, ALL) for group in self.sizes}
-        self._labels = {group: features.labels(group) for group in self.sizes}
-        self._held = {(group, "id"): features.ids(group) for group in self.sizes}
-        self._held |= {(group, OWNER): features.owners(group) for group in self.owned}
-        self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
-        self._text = features.text_weights()
-
-    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
-        return self._rows[group][part] if kept is None else self._rows[group][part][kept]
-
-    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        return self._labels[group][part]
-
-    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
-        return self._held[group, kind][part]
-
-    def text_weights(self) -> Singles | None:
-        return self._text
-
-    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
-        return self._keys[group, kind]
-
-
 def extraction_of(description: Description) -> dict[str, Any]:
     """How the rows of a feature file were made, JSON-ready; None or empty where the file does not say."""
     settings = _object(description.extraction) or {}
@@ -385,10 +376,7 @@ def weights_from_file(weights: str) -> bool:
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
-
-    Imported rows are compared where both state a backbone, a digest of weights, columns or a shape of images.
-    """
+    """Name and both values of the first difference of how rows were made, of what both state; None without one."""
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:
             return None

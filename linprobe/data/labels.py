@@ -126,10 +126,7 @@ def declared_names(
 def class_list(
     arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, where: str | Path, *, private_test: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Class names and their origin: declared, or else taken from the test labels, if these are public.
-
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order.
-    """
+    """Class names and their origin: declared, or the test labels, if public; whole labels from 0 on are counted."""
     if declared is not None:
         refuse_spellings(declared, f"the class list of {where}", "class name")
         return tuple(declared), "declared"

@@ -59,7 +59,7 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
         found = "only zero sample weights"
     else:
         return np.asarray(weights / min(1.0, weights.max()))
-    raise DataError(f"sample_weight has {found}; allowed: public numbers, 0 to {MOST_WEIGHT:g}, one a row, not all 0")
+    raise DataError(f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g} a row, not all 0")
 
 
 def class_weights(

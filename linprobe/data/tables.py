@@ -139,7 +139,8 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
     stored = source.stat().st_size
     arrays: Arrays = {f"X_{group}": np.concatenate(blocks), FEATURES: np.array(features, dtype=object)}
     if marks:
-        arrays |= {f"y_{group}": np.concatenate(marked), "class_names": np.array(labels)}
+        order = [sorted(marks, key=header.index).index(name) for name in marks]
+        arrays |= {f"y_{group}": np.concatenate(marked)[:, order], "class_names": np.array(labels)}
     return arrays | {
         f"{kind}_{group}": text_array(found, f"{source}: column {of_texts[kind]!r}", stored)
         for kind, found in texts.items()

@@ -25,10 +25,7 @@ OF_LABELLED = (
 
 
 def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | None:
-    """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
-
-    Under torchrun, all processes make this call; rank 0 assembles the file and reports, the others return None.
-    """
+    """Make the feature file of a request, resuming an interrupted run; under torchrun, rank 0 reports."""
     recipe = _checked(request)
     from linprobe.extraction.sources import listed_source
 

@@ -232,7 +232,7 @@ def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
 
 def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTransform) -> tuple[int, int]:
     if request.private_test:
-        raise UsageError("the images have no fixed size, and no private image may decide it; give --resize and --crop")
+        raise UsageError("images have no fixed size, and no private test image may decide it; give --resize and --crop")
     size = first_size(_public_images(request, source), transform)
     if size is None:
         raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")

@@ -394,10 +394,7 @@ def write_text(plan: ExtractionPlan) -> None:
 
 
 def assemble(plan: ExtractionPlan) -> str | None:
-    """Write the feature file from the partial folder, then remove the folder; returns the note of `check_rows`.
-
-    PrivacyError: an image is both private and public, as its pixels are equal after the transform.
-    """
+    """Write the feature file from the partial folder. PrivacyError: an image is private and public, by its pixels."""
     settings = plan.public_settings
     description = Description(
         class_names=plan.source.class_names,

@@ -52,11 +52,7 @@ def tasks_without_torchrun() -> str | None:
 
 @contextmanager
 def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Group]:
-    """The group of processes that torchrun started, or of one, without torch. The block ends with a barrier.
-
-    Another process is waited for until `timeout`, once all are connected; `next_step` ends the message if one has
-    ended.
-    """
+    """The group of processes that torchrun started, or of one, without torch. The block ends with a barrier."""
     if not _by_torchrun():
         yield ALONE
         return

@@ -191,10 +191,7 @@ def folder_source(
     *,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Images in `train/CLASS/...`, `test/CLASS/...`, perhaps `public/CLASS/...`, or in `CLASS/...`.
-
-    Unless declared, class names are those of the test folders, or of all class folders in the one-level layout.
-    """
+    """Images in `train/CLASS`, `test/CLASS`, perhaps `public/CLASS`, or in `CLASS`; test folders name the classes."""
     grouped = is_group(folder / "train")
     test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)
     _check_layout(folder, test, fraction, grouped=grouped)

@@ -552,7 +552,13 @@ class ShardedFeatures(FeatureReader):
         self.sizes = {name: ends[-1] for name, ends in self._ends.items()}
         refuse_mixed(groups, f"{self.path}: the shards hold")
         for name in groups:
-            self._check_owners(name)
+            having = self._having(name)
+            without = [shard for shard in having if not shard.has_owners(name)]
+            if without and len(without) < len(having):
+                raise DataError(
+                    f"{without[0].path} does not name the owners of its {name} rows, and other shards of {self.path} "
+                    "do; allowed: owners in all or in none"
+                )
         self.owned = [name for name in groups if any(shard.has_owners(name) for shard in self._shards)]
         self._text = self._text_weights()
 
@@ -561,15 +567,6 @@ class ShardedFeatures(FeatureReader):
 
     def _having(self, group: str) -> list[FeatureFile]:
         return [shard for shard in self._shards if group in shard.sizes]
-
-    def _check_owners(self, group: str) -> None:
-        having = self._having(group)
-        without = [shard for shard in having if not shard.has_owners(group)]
-        if without and len(without) < len(having):
-            raise DataError(
-                f"{without[0].path} does not name the owners of its {group} rows, and other shards of {self.path} do; "
-                "allowed: owners in all or in none"
-            )
 
     def _text_weights(self) -> Singles | None:
         stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]

@@ -375,12 +375,6 @@ def compare_test_rows(features: FeatureReader, others: Sequence[GroupRows], what
     return equal
 
 
-def share_rows(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one image, which may differ, or a row in common as `share_a_row` finds it."""
-    rows = partial(_rows_of, public.blocks)
-    return _share_an_image(private, public) or share_a_row(_rows_of(private.blocks), rows)
-
-
 def share_people(private: GroupRows, public: GroupRows) -> bool:
     named = all(group.features.has_owners(group.group) for group in (private, public))
     return named and bool(people_in_both(private.owners(), public.owners()))
@@ -388,7 +382,9 @@ def share_people(private: GroupRows, public: GroupRows) -> bool:
 
 def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, *, by_owner: bool = False) -> None:
     """PrivacyError if rows of `public`, their images or (`by_owner`) their people are among `private`, `words`."""
-    if share_rows(private, public) or (by_owner and share_people(private, public)):
+    shared = _share_an_image(private, public)
+    shared = shared or share_a_row(_rows_of(private.blocks), partial(_rows_of, public.blocks))
+    if shared or (by_owner and share_people(private, public)):
         people = " or people" if by_owner else ""
         raise PrivacyError(
             f"the group {public.group} of {public.features.path} holds {words}, or rows of their images{people}, of "

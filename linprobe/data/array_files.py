@@ -208,8 +208,7 @@ def _refuse_large(declared: int, source: Path) -> None:
     stored = source.stat().st_size
     if too_large(declared, stored):
         raise DataError(
-            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} times as many; "
-            "write it again"
+            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} times; write it again"
         )
 
 

@@ -62,8 +62,7 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
         raise DataError(
-            f"{what} is not an HDF5 file; make one of it with `linprobe import`, or of images with "
-            "`linprobe extract FOLDER`"
+            f"{what} is not an HDF5 file; make one with `linprobe import`, or of images with `linprobe extract FOLDER`"
         ) from None
 
 

@@ -131,19 +131,19 @@ class FeatureWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                self._file.attrs["complete"] = True
+            if kind is not None:
+                return
+            self._file.attrs["complete"] = True
             self._file.close()
-            if kind is None and self._stream.failure is not None:
+            if self._stream.failure is not None:
                 raise self._stream.failure
-            if kind is None:
-                try:
-                    os.fsync(self._stream.fileno())
-                except OSError as error:  # which has no name of a file
-                    raise OSError(error.errno, error.strerror, str(self._path)) from None
-                with FeatureFile(self._temporary, shown_as=self._shown) as written:
-                    check_rows(written)
-                    self.note = None if written.equal is None else written.equal.note
-                self._temporary.replace(self._path)
+            try:
+                os.fsync(self._stream.fileno())
+            except OSError as error:  # which has no name of a file
+                raise OSError(error.errno, error.strerror, str(self._path)) from None
+            with FeatureFile(self._temporary, shown_as=self._shown) as written:
+                check_rows(written)
+                self.note = None if written.equal is None else written.equal.note
+            self._temporary.replace(self._path)
         finally:
             self._discard()

@@ -30,8 +30,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     path = None if random or named in presets else Path(named)
     if path is not None and path.suffix not in backbones.WEIGHTS_SUFFIXES:
         raise UsageError(
-            f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a "
-            f"{', '.join(backbones.WEIGHTS_SUFFIXES)} file"
+            f"weights is {named!r}; allowed: {', '.join(presets)}, or a {', '.join(backbones.WEIGHTS_SUFFIXES)} file"
         )
     model = backbones.build_or_fetch(
         name, arguments, lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), "", random

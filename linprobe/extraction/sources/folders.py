@@ -85,10 +85,7 @@ def _is_folder(path: Path) -> bool:
 def refuse_stray_images(folder: Path) -> None:
     for entry in os.scandir(folder):
         if entry.name.lower().endswith(base.IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
-            raise DataError(
-                f"image {entry.path} lies in no class folder; move it; for images without labels, give "
-                "--unlabelled, or --like RUN"
-            )
+            raise DataError(f"image {entry.path} lies in no class folder; move it, or give --unlabelled, or --like RUN")
 
 
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -181,16 +181,14 @@ class FeatureReader(ABC):
             here = labels[part.start - labels_start : part.stop - labels_start]
             yield self.rows(group, part, kept), here if kept is None else here[kept]
 
-    def batches(
-        self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None = None
-    ) -> Iterator[list[str]]:
-        """The `texts` of a group, `ids` or `owners`, in row order, in batches; only where `keep` (n_rows,) is true."""
+    def batches(self, kind: str, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
+        """Each `id` or `owner` of a group, in row order, in batches; only where `keep` (n_rows,) is true."""
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
-                yield texts(group, part)
+                yield self._texts(group, kind, part)
             elif keep[part].any():
-                yield list(compress(texts(group, part), keep[part]))
+                yield list(compress(self._texts(group, kind, part), keep[part]))
 
     def digest(self, group: str, keep: Mask | None = None, *, by_blocks: bool = False) -> str:
         """SHA-256 of class names, ids, owners, labels and rows of a group, computed once; `by_blocks`: as 0.2 did."""
@@ -225,10 +223,10 @@ class GroupDigest:
         self._room, self._labels = 0, list[bytes]()  # rows that are missing in a block, and the labels of the others
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
-        for ids in features.batches(features.ids, group, keep):
+        for ids in features.batches("id", group, keep):
             self._sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
-        for owners in features.batches(features.owners, group, keep) if features.has_owners(group) else ():
+        for owners in features.batches(OWNER, group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
     def add(self, rows: Floats, labels: Indices, kept: Mask | None = None) -> None:
@@ -296,11 +294,11 @@ class GroupRows:
             yield x, y if self.relabel is None else self.relabel[y]
 
     def ids(self) -> list[str]:
-        return [name for batch in self.features.batches(self.features.ids, self.group, self.keep) for name in batch]
+        return [name for batch in self.features.batches("id", self.group, self.keep) for name in batch]
 
     def owners(self) -> Iterator[str]:
         """The owners in the order of the rows, if the group has owners. Private for private rows."""
-        return (name for batch in self.features.batches(self.features.owners, self.group, self.keep) for name in batch)
+        return (name for batch in self.features.batches(OWNER, self.group, self.keep) for name in batch)
 
     def people(self) -> tuple[Bounds, list[str]]:
         return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")

@@ -460,7 +460,7 @@ def _check_ids(features: FeatureReader) -> None:
     """DataError for an id that names two records of a group, or a private and a public record."""
     hashes = {}
     for group, n_rows in features.sizes.items():
-        ids = (name for batch in features.batches(features.ids, group) for name in batch)
+        ids = (name for batch in features.batches("id", group) for name in batch)
         hashes[group] = np.sort(np.fromiter(map(hash, ids), dtype=np.int64, count=n_rows))
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
@@ -482,7 +482,7 @@ def _check_ids(features: FeatureReader) -> None:
 
 def _ids_with_hash(features: FeatureReader, group: str, hashes: Indices) -> list[str]:
     wanted = set(hashes.tolist())
-    return [name for batch in features.batches(features.ids, group) for name in batch if hash(name) in wanted]
+    return [name for batch in features.batches("id", group) for name in batch if hash(name) in wanted]
 
 
 def _repeated(features: FeatureReader, group: str, hashes: Indices) -> list[str]:

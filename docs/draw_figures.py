@@ -21,7 +21,7 @@ from typing import Any
 
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.methods import Facts, choose
-from linprobe.reporting.comparison import Setting, Summary, accuracy_against_epsilon, boost
+from linprobe.reporting.comparison import accuracy_against_epsilon, boost
 from linprobe.reporting.plots import (
     COLUMN,
     INK,
@@ -162,28 +162,9 @@ def front_page(path: Path) -> None:
             name_ends(axes, names)
 
 
-def summaries(name: str) -> list[Summary]:
-    """The rows of a paper's table."""
-    return [
-        Summary(
-            row=one["method"],
-            setting=Setting(one["public"], one["shots"]),
-            epsilon=one["epsilon"],
-            mean=one["mean"],
-            std=one["std"],
-            runs=one["runs"],
-            balanced_mean=one.get("balanced_mean", one["mean"]),
-            balanced_std=one.get("balanced_std"),
-            best=one.get("best", False),
-            balanced_best=one.get("balanced_best", False),
-        )
-        for one in rows_of(TABLES / f"{name}.json")
-    ]
-
-
 def adamix_figure_1(path: Path) -> None:
     """Test accuracy against epsilon, a panel for each method."""
-    found = summaries("adamix-figure1")
+    found = rows_of(TABLES / "adamix-figure1.json")
     accuracy_against_epsilon(path, found, PUBLIC_BASELINE, PARAGON, FLOWERS, guessing=LEAST_FLOWERS)
 
 
@@ -192,17 +173,17 @@ def boosts(name: str) -> dict[tuple[str, float], list[tuple[int, float, float, f
 
     A boost is left out where it is infinite; its upper end is None where only that is.
     """
-    found = summaries(name)
-    paragon = next(1 - one.mean for one in summaries("adamix-table1") if one.row == PARAGON)
-    public = {one.setting: 1 - one.mean for one in found if one.row == PUBLIC_BASELINE}
+    found = rows_of(TABLES / f"{name}.json")
+    paragon = next(1 - one["mean"] for one in rows_of(TABLES / "adamix-table1.json") if one["method"] == PARAGON)
+    public = {one["shots"]: 1 - one["mean"] for one in found if one["method"] == PUBLIC_BASELINE}
     lines: dict[tuple[str, float], list[tuple[int, float, float, float | None]]] = {}
     for one in found:
-        if one.epsilon is None or one.setting.shots is None:
+        if one["epsilon"] is None or one["shots"] is None:
             continue
-        ends = (boost(public[one.setting], 1 - one.mean - way * (one.std or 0.0), paragon) for way in (-1, 0, 1))
+        ends = (boost(public[one["shots"]], 1 - one["mean"] - way * (one["std"] or 0.0), paragon) for way in (-1, 0, 1))
         low, middle, high = ends
         if middle is not None and low is not None:
-            lines.setdefault((one.row, one.epsilon), []).append((one.setting.shots, middle, low, high))
+            lines.setdefault((one["method"], one["epsilon"]), []).append((one["shots"], middle, low, high))
     return {key: sorted(line) for key, line in lines.items()}
 
 
@@ -345,25 +326,23 @@ def _say(axes: Any, words: str, point: tuple[float, float], colour: str, aside: 
 
 def adamix_table_1(path: Path) -> None:
     """Accuracy and attack AUC, a line for each method, with a point for each epsilon."""
-    found = summaries("adamix-table1")
-    attacks = {
-        (one["method"], one["epsilon"]): (one["attack_auc"], one["attack_auc_std"])
-        for one in rows_of(TABLES / "adamix-table1.json")
-    }
-    methods = sorted(dict.fromkeys(one.row for one in found), key=lambda row: (row == PARAGON, row != PUBLIC_BASELINE))
+    found = rows_of(TABLES / "adamix-table1.json")
+    methods = sorted(
+        dict.fromkeys(one["method"] for one in found), key=lambda row: (row == PARAGON, row != PUBLIC_BASELINE)
+    )
     title = f"Accuracy, and what an attack finds\n{FLOWERS}"
     note = "2 public rows per class. Mean over 5 seeds; bars: one standard deviation. "
     note += "AUC: 0.5 is guessing, 1 finds every record."
     note += f"\n{PUBLIC_HERE}"
     with new_figure(path, (COLUMN, 3.8), 1, 2, title=title, note=note, sharey=True) as (left, right):
         for place, method in enumerate(methods):
-            mine = [one for one in found if one.row == method]
-            accuracies = [(one.epsilon, 100 * one.mean, 100 * (one.std or 0.0)) for one in mine]
+            mine = [one for one in found if one["method"] == method]
+            accuracies = [(one["epsilon"], 100 * one["mean"], 100 * (one["std"] or 0.0)) for one in mine]
             for axes, figures in (
                 (left, accuracies),
-                (right, [(one.epsilon, *attacks[one.row, one.epsilon]) for one in mine]),
+                (right, [(one["epsilon"], one["attack_auc"], one["attack_auc_std"]) for one in mine]),
             ):
-                if mine[0].epsilon is None:
+                if mine[0]["epsilon"] is None:
                     ((_, figure, spread),) = figures
                     axes.errorbar(figure, place, xerr=spread, capsize=2.5, elinewidth=1, color=INK, marker="D")
                 else:
@@ -377,22 +356,26 @@ def adamix_table_1(path: Path) -> None:
 
 def domain_shift(path: Path) -> None:
     """One panel: for each kind of public rows, the accuracy of two methods at two epsilons between its two levels."""
-    found = summaries("domain-shift")
-    methods = list(dict.fromkeys(one.row for one in found if one.epsilon is not None))
+    found = rows_of(TABLES / "domain-shift.json")
+    methods = list(dict.fromkeys(one["method"] for one in found if one["epsilon"] is not None))
     title = "What public rows of another distribution are worth\n"
     title += "Flowers-102 through MobileNetV2: 5,532 private and 204 public rows"
     note = "Mean over 3 seeds; bars: one standard deviation."
     with new_figure(path, (COLUMN, 4.2), title=title, note=note) as (axes,):
         for place, kind in enumerate(KINDS):
-            mine = [one for one in found if one.setting.public == kind]
+            mine = [one for one in found if one["public"] == kind]
             for one in mine:
-                if one.epsilon is None:
-                    dashes = "--" if one.row == PUBLIC_BASELINE else ":"
-                    axes.plot([100 * one.mean] * 2, [place - 0.38, place + 0.38], color=INK, linestyle=dashes)
+                if one["epsilon"] is None:
+                    dashes = "--" if one["method"] == PUBLIC_BASELINE else ":"
+                    axes.plot([100 * one["mean"]] * 2, [place - 0.38, place + 0.38], color=INK, linestyle=dashes)
                     if place == 0:
-                        _say(axes, one.row, (100 * one.mean, -0.38), INK)
+                        _say(axes, one["method"], (100 * one["mean"], -0.38), INK)
             for number, method in enumerate(methods):
-                points = [(one.epsilon, 100 * one.mean, 100 * (one.std or 0.0)) for one in mine if one.row == method]
+                points = [
+                    (one["epsilon"], 100 * one["mean"], 100 * (one["std"] or 0.0))
+                    for one in mine
+                    if one["method"] == method
+                ]
                 height = place + 0.4 * (number - (len(methods) - 1) / 2)
                 _dots(axes, height, sorted(points), number, named=place == number == 0)
                 if place == len(KINDS) - 1:

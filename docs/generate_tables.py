@@ -35,9 +35,8 @@ from linprobe.runs.guarantee import (
     selection_mechanism_text,
     without_noise,
 )
-from linprobe.runs.manifest import json_schema
+from linprobe.runs.manifest import FILES, KEYS, MEANINGS, Proof, json_schema
 from linprobe.runs.release_rules import FACTS
-from linprobe.runs.specification import FILES, KEYS, MEANINGS, Proof
 
 DOCS = Path(__file__).parent
 SCHEMA = DOCS / "manifest.schema.json"

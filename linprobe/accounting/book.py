@@ -189,6 +189,16 @@ class Contents:
         known = self.entries.get(entry.run, entry)
         return replace(known, further=(*known.further, *self.lacking(entry.run, entry.releases), *further))
 
+    def with_first(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """`entries` by run id, and the runs that they started from: a book counts in these what they have in common."""
+        found, waiting = dict(entries), [one.first for one in entries.values()]
+        while waiting:
+            first = waiting.pop()
+            if first is not None and first in self.entries and first not in found:
+                found[first] = self.entries[first]
+                waiting.append(found[first].first)
+        return found
+
 
 Check = Callable[[Contents, Entry], None]
 

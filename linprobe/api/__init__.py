@@ -288,7 +288,7 @@ def evaluate(
     >>> linprobe.evaluate("three")["test_rows"]
     409
     """
-    from linprobe.evaluation.private_test import evaluate_test_rows as run_command
+    from linprobe.evaluation.predict import evaluate_test_rows as run_command
 
     request = _asked(
         requests.EvaluateRequest,

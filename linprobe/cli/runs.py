@@ -68,7 +68,7 @@ def _report(request: requests.ReportRequest) -> None:
 
 @command(requests.ReleaseRequest)
 def _release(request: requests.ReleaseRequest) -> None:
-    from linprobe.evaluation import release as commands
+    from linprobe.reporting import release_pages as commands
 
     released, total = commands.release(request)
     _terminal.note(total)
@@ -153,7 +153,7 @@ def _refine(request: requests.RefineRequest) -> None:
 
 @command(requests.EvaluateRequest)
 def _evaluate(request: requests.EvaluateRequest) -> None:
-    from linprobe.evaluation.private_test import dry_run_of_evaluation, evaluate_test_rows
+    from linprobe.evaluation.predict import dry_run_of_evaluation, evaluate_test_rows
     from linprobe.reporting.metric_tables import tables_of
 
     if request.dry_run and request.epsilon is not None:

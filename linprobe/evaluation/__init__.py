@@ -1,1 +1,1 @@
-"""What finished runs are used for: predictions, attacks, audits, comparisons, releases, exports and histograms."""
+"""What finished runs are used for: predictions, attacks, audits, comparisons, exports and histograms."""

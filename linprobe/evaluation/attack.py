@@ -1,19 +1,15 @@
-"""`linprobe attack`: membership inference against a run.
+"""`linprobe attack`: membership inference against a run (`docs/attack.md`).
 
 Yeom, Giacomelli, Fredrikson, Jha, "Privacy Risk in Machine Learning", CSF 2018: the loss as a score (threshold attack).
 Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles", S&P 2022: likelihood
 ratios against shadow models (LiRA, Algorithm 1), true-positive rates at small false-positive rates.
 
     o_i      = log p_i - log(1 - p_i), p_i the model's probability of the record's own label: its log odds
-    loss_i   = -log p_i = log(1 + e^-o_i)
     ratio_i  = log N(o_i; mean_i,in, v_in) - log N(o_i; mean_i,out, v_out)
 
-Where people are compared, the threshold attack takes the mean of o_i over the rows of a person, which is comparable for
-people with few and with many rows. The log likelihood ratio of a person is the sum over the rows, as if the rows were
-independent given membership.
-
-The loss falls as o_i rises, so both rank records alike; o_i still distinguishes records whose p_i rounds to 1. A higher
-score means "more likely a member". Every result is computed from private rows without noise: private.
+The loss log(1 + e^-o_i) falls as o_i rises, so both rank records alike. Of a person, the threshold attack takes the
+mean of o_i over the rows, and the ratio is the sum, as if rows were independent given membership. A higher score means
+"more likely a member".
 """
 
 from __future__ import annotations
@@ -73,12 +69,8 @@ def log_odds(blocks: RawBlocks, weights: NDArray[np.floating], bias: NDArray[np.
 
 @dataclass(frozen=True)
 class Membership:
-    """The result of a membership attack. Private.
-
-    Attributes:
-        auc: probability that a member scores higher than a non-member; a tie counts one half.
-        low, high: percentile bootstrap interval of `auc` at `CONFIDENCE`; None without resamples.
-        fpr, tpr: the ROC curve from (0, 0) to (1, 1), one point for every distinct score.
+    """The result of a membership attack: `auc`, a tie counting one half, with its percentile bootstrap interval at
+    `CONFIDENCE`, if any; and the ROC curve from (0, 0) to (1, 1), one point for every distinct score. Private.
     """
 
     auc: float
@@ -116,7 +108,6 @@ def _between(members: Scores, others: Scores) -> list[NDArray[np.int64]]:
 
 
 def _auc(members: NDArray[np.int64], others: NDArray[np.int64]) -> float:
-    """AUC from the numbers of members and non-members at each score, in rising order."""
     below = np.cumsum(others) - others / 2
     return float(members @ below / (members.sum() * others.sum()))
 
@@ -132,11 +123,7 @@ def likelihood_ratios(target: Scores, shadows: Scores, inside: NDArray[np.bool_]
     """ratio_i: log likelihood ratio of the target's log odds, trained with record i against without it; nats, (n,).
 
     Each record has its own two means. The two variances are shared by all records, as Carlini et al. do when there are
-    few shadow models.
-
-    Args:
-        target, shadows: log odds of each record under the attacked model, (n,), and each shadow, (n_shadows, n).
-        inside: which records each shadow was trained on, (n_shadows, n): each in at least two, and out of at least two.
+    few shadow models. Log odds: (n,) and (n_shadows, n); each record is `inside` two shadows or more, and out of two.
     """
     ratio = np.zeros_like(target)
     for sign, part in ((1, inside), (-1, ~inside)):
@@ -162,13 +149,7 @@ PRIVATE_OUTPUT = "PRIVATE: computed from private rows without noise; do not publ
 
 
 def attack(request: AttackRequest, progress: Progress) -> dict[str, Any]:
-    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private.
-
-    Returns: run, manifest_digest, method, attack, auc, auc_low, auc_high, tpr_at_fpr, tpr_limit_at_fpr, tpr_limit_from
-        (in words), compared (`rows` or `people`), members, non_members, confidence, shadows, epsilon, delta,
-        private_output.
-    Raises DataError: rows that do not fit the run. PrivacyError: the run does not verify, or the rows are not its own.
-    """
+    """Try to tell a run's private rows, or people, from the test rows or people of the same file. Private."""
     _check(request)
     progress.start(0, "reading rows")
     inputs = (*inputs_of(request.run), request.features, request.public)
@@ -377,7 +358,6 @@ def _unlabelled_rows(run: RunFolder, progress: Progress) -> ArraySource | None:
 def _shadow(
     place: int, settings: Settings, half: Dataset, x: NDArray[np.floating], y: NDArray[np.int64]
 ) -> tuple[int, Scores]:
-    """Train one shadow on half of the rows; returns its index and its log odds of all rows `x` with labels `y`."""
     shadow = execute(plan_run(settings, half), half)
     return place, log_odds(ArraySource(x, y).blocks(), shadow.weights, shadow.bias)
 

@@ -1,17 +1,17 @@
 """`linprobe audit`: a measured lower bound on epsilon, to compare with the upper bound that accounting claims.
 
-`docs/audit.md` explains canaries, tests and paths.
+`docs/audit.md` explains canaries, tests, parts and paths. Each part is run through the function that releases it.
 
     1  for r = 1..R:  toss b_ri for i = 1..m;  run the part on the background rows and the canaries with b_ri = 1, on
                       one path of `train` after the other
-    2  z_rti <- score of canary i in release t, in units of its noise (`linprobe.evaluation.audit_canaries`)
+    2  z_rti <- score of canary i in release t, in units of its noise (the table below)
     3  test whether z predicts b (`linprobe.evaluation.audit_bounds`)
 
 Canary i is the unit vector of a column that is zero in every other row. Its column of a release holds only noise and
 its own contribution, so m canaries are m independent trials, and R runs are n = R m. u_i is the direction of its
 gradient at zero weights: mean over classes minus indicator of its label. If canary i is out, z is standard normal; if
-it is in, the mean of z is about 1/sigma in every release that samples it. The adversary sees every release, as the
-accountants assume.
+it is in, the mean of z is about 1/sigma in every release that samples it. A canary that is out leaves its place empty:
+`Dataset.present`. The adversary sees every release, as the accountants assume.
 
 A run may release a private mean m before its steps. The score of canary i in it is the entry of its column, divided by
 the claimed noise. The steps are then on rows minus m, so that column i of every row holds -m_i, times a factor of the
@@ -21,67 +21,77 @@ row. `SPARE` columns S are zero in all rows and canaries. They hold -m_S times t
 
 holds no other row. Its noise has the variance 1 + m_i^2 / ||m_S||^2, by which z is scaled.
 
-Where people are audited, a canary is a person with `CANARY_ROWS` equal rows, and background rows belong to people too.
-A canary that is out leaves its place empty: `Dataset.present`.
+    release                 score of canary i, standard normal if it is out             its mean if it is in
+    gradient                <row of its column, u_i> / s                                about 1 / sigma
+    gradient with Hessians  <(row, diagonal entries of its column), v_i> / s            about 1 / sigma
+    mean                    entry of its column / s                                     1 / sigma
+    covariance              diagonal entry of its column / s                            1 / sigma
+    class counts            count of its class / s                                      1 / sigma
+    test accuracy           (right + wrong predictions of its class) / (sqrt(2) s)      1 / (2 sigma)
+    test AUROC              rows of its class in the bin of its score / s               1 / (sqrt(n_classes) sigma)
 
-The parts, each through the function that releases it:
-
-    training    `execute`, with the private mean or covariance of the method
-    counts      `execute`, with class counts, and counts of right and wrong predictions on private test rows
-    tune        `chosen_run`: the best of a random number of runs. The adversary sees the releases of that run alone,
-                and in its noisy count of correct predictions the first canary, as the adversary knows all others
-    histogram   `released_histogram` of the losses of a run that has all canaries. A coin decides for each whether
-                its loss is in the histogram; the others stay. So there is a release for every trial
+s is the sensitivity times the noise multiplier sigma, so a score is in units of the noise that the ledger claims. u_i
+and v_i are the direction of its contribution at zero weights, of length 1. The counts need canaries that have a class
+each. A test row moves two counts of the release, and the adversary looks at one, whose share is 1 / sqrt(2); the other
+1 / sqrt(2) is for not knowing whether the prediction is right. In the histogram of each class, a test row moves one
+cell. The adversary knows the model and so the bin, and looks at the histogram of the row's class: the other histograms
+count other canaries in the same bin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.accountants import GAUSSIAN
-from linprobe.accounting.calibrate import calibrate
-from linprobe.accounting.events import HISTOGRAM
+from linprobe.accounting.calibrate import GRADIENT, calibrate
+from linprobe.accounting.events import HISTOGRAM, TEST_ACCURACY
 from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.per_instance import histogram_counts
 from linprobe.accounting.selection import selection_epsilon
-from linprobe.data.blocks import ArraySource, concatenated
+from linprobe.data.blocks import ArraySource, Source, concatenated
 from linprobe.data.dataset import Dataset, Split, dataset_of, open_features
 from linprobe.data.digits import DIGITS_SHOTS
+from linprobe.data.feature_reader import Description, FeatureReader
 from linprobe.errors import DivergedError, ParameterError, PrivacyError, Progress, UsageError
 from linprobe.evaluation.audit_bounds import Trials, lower_bounds
-from linprobe.evaluation.audit_canaries import (
-    BACKGROUND_PEOPLE,
-    MechanismFactory,
-    Planted,
-    SamplerFactory,
-    Scores,
-    Watching,
-    background_of,
-    plant,
-)
 from linprobe.gradients.backend import ARITHMETIC
+from linprobe.gradients.second_order import diagonal_places, parts_of
 from linprobe.mechanisms.correct_predictions import GAIN
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, Projection
 from linprobe.mechanisms.noise import WORDS_PER_BLOCK, NoiseSource, PoissonSampler
+from linprobe.mechanisms.score_histogram import BINS, TEST_AUROC
 from linprobe.methods import METHODS, Method, find_method
+from linprobe.methods._directions import COVARIANCE
+from linprobe.methods.class_counts import CLASS_COUNTS
 from linprobe.methods.dp_newton import METHOD as NEWTON
 from linprobe.methods.dp_newton import hessian_scale
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import DEFAULT_STEPS, OWNER
 from linprobe.options.requests import DEVICE_ROWS, HOST_ROWS, AuditRequest, TrainRequest
+from linprobe.parallel.array_api import Reals, on_host
 from linprobe.parallel.process_group import Group, in_group
 from linprobe.runs.figures import count_private
 from linprobe.runs.release_rules import SELECTION
-from linprobe.training.execute import Runtime, Trained, execute, released_histogram
+from linprobe.training.execute import Observer, Runtime, Trained, execute, released_histogram
 from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import Selection, Tuning, chosen_run, selection_of
 
+CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
+SPARE = 16  # columns that are zero in all rows
+BACKGROUND_ROWS = 300
+BACKGROUND_PEOPLE = np.resize([1, 2, 3], BACKGROUND_ROWS // 2)  # rows of each person
+
+MechanismFactory = Callable[..., GaussianMechanism]
+SamplerFactory = Callable[[NoiseSource, float], PoissonSampler]
+Scores = NDArray[np.float64]
 COUNTS, TUNE = "counts", "tune"
 PARTS = ("training", COUNTS, TUNE, HISTOGRAM)
 NAMES = {MEAN: "private mean", SELECTION: "choice"}
@@ -92,13 +102,174 @@ NO_DEVICE = "rows on a GPU"
 NEVER_COVERED = ("similar rows", GAIN, "feature files", "torch.distributed", "precisions below float32", "checkpoints")
 
 
+def background_of(digits: Dataset, people: NDArray[np.int64] | None, public: bool) -> Dataset:
+    """The first `BACKGROUND_ROWS` private digits, and the public digits if the method needs some."""
+    public_rows = _first_rows(digits.public, digits.public.n_rows) if public and digits.public is not None else None
+    bounds = None if people is None else np.r_[0, np.cumsum(people)]
+    return replace(
+        digits, private=_first_rows(digits.private, BACKGROUND_ROWS), public=public_rows, bounds=bounds, features=None
+    )
+
+
+def _first_rows(source: Source, count: int) -> ArraySource:
+    x, y = concatenated(source.blocks())
+    return ArraySource(x[:count], y[:count])
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Background rows and canaries in one `dataset`, in an order that puts canaries into every shard.
+
+    `places` are of the canaries among its units, and `first` is the column of the first one; the `SPARE` columns follow
+    theirs. With `own_classes`, each canary has a class that no other row has, and there is a test row like it.
+    """
+
+    dataset: Dataset
+    places: NDArray[np.intp]
+    first: int
+    labels: NDArray[np.int64]
+    own_classes: bool = False
+
+    @property
+    def n_canaries(self) -> int:
+        return len(self.labels)
+
+    @property
+    def directions(self) -> Scores:
+        """u, shape (canaries, n_classes): mean over classes minus indicator of the label, of length 1."""
+        n_classes = self.dataset.n_classes
+        directions = 1 / n_classes - np.eye(n_classes)[self.labels]
+        return np.asarray(directions / np.linalg.norm(directions, axis=1, keepdims=True))
+
+    def with_canaries(self, inside: NDArray[np.bool_]) -> Dataset:
+        """The data set with the canaries that are `inside` (m,); the places of the others are empty."""
+        present = np.ones(self.dataset.n_units, dtype=bool)
+        present[self.places] = inside
+        if not self.own_classes:
+            return replace(self.dataset, present=present)
+        x = np.eye(self.n_canaries, self.dataset.private.n_features, self.first, dtype=np.float32) * inside[:, None]
+        # as a feature file, whose only group is `test`
+        rows = SimpleNamespace(description=Description(class_names=()), blocks=lambda _: iter([(x, self.labels)]))
+        return replace(self.dataset, present=present, features=cast(FeatureReader, rows))
+
+
+def plant(background: Dataset, canaries: int, *, own_classes: bool = False) -> Planted:
+    """Add `canaries` to the private rows of a data set in memory; its rows get a zero in every new column."""
+    first, n_classes = background.private.n_features, background.n_classes
+    labels = np.arange(canaries) + n_classes if own_classes else np.arange(canaries) % n_classes
+    people = background.bounds is not None
+    of_canary = CANARY_ROWS if people else 1
+    rows = _padded(background.private, canaries + SPARE)
+    own = np.diff(background.bounds) if background.bounds is not None else np.ones(len(rows[1]), dtype=int)
+    x = np.concatenate([rows[0], np.eye(canaries, rows[0].shape[1], first, dtype=np.float32).repeat(of_canary, axis=0)])
+    y = np.concatenate([rows[1], labels.repeat(of_canary)])
+    sizes = np.r_[own, np.full(canaries, of_canary)]
+    order = np.random.default_rng(0).permutation(len(sizes))
+    by_unit = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    in_order = np.concatenate([by_unit[unit] for unit in order])
+    dataset = replace(
+        background,
+        private=ArraySource(x[in_order], y[in_order]),
+        n_classes=n_classes + canaries * own_classes,
+        public=None if background.public is None else ArraySource(*_padded(background.public, canaries + SPARE)),
+        bounds=np.r_[0, np.cumsum(sizes[order])] if people else None,
+    )
+    return Planted(dataset, np.argsort(order)[len(own) :], first, labels, own_classes)
+
+
+def _padded(source: Source, columns: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    x, y = concatenated(source.blocks())
+    return np.concatenate([x, np.zeros((len(x), columns))], axis=1).astype(np.float32), y
+
+
+class Adversary:
+    """Releases through another mechanism, and keeps scores (canaries,) of each gradient, and of others by purpose."""
+
+    def __init__(self, inner: GaussianMechanism, planted: Planted, hessian_scale: float) -> None:
+        self._inner, self._planted, self._directions = inner, planted, planted.directions
+        self._hessian_scale = hessian_scale
+        last = planted.first + planted.n_canaries
+        self._columns, self._spare = slice(planted.first, last), slice(last, last + SPARE)
+        self._shares = np.zeros((planted.n_canaries, SPARE))  # of the rows of the spare columns
+        self.scores: list[Scores] = []
+        self.others: dict[str, Scores] = {}
+        self.last: tuple[Scores, float] = (np.zeros((0, 1)), math.inf)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def release(
+        self, clipped: ClippedSum, noise_multiplier: float, *, purpose: str, projection: Projection | None = None
+    ) -> Reals:
+        released = self._inner.release(clipped, noise_multiplier, purpose=purpose, projection=projection)
+        value, std = on_host(released), clipped.sensitivity * noise_multiplier
+        self.last = value, std
+        if purpose == GRADIENT:
+            self.scores.append(self._of_gradient(value, std))
+        elif purpose == MEAN:
+            mean, spare = value[self._columns, 0], value[self._spare, 0]
+            self.others[MEAN] = mean / std
+            self._shares = np.outer(mean, spare) / float(spare @ spare)
+        elif purpose == COVARIANCE:  # of rows around no mean
+            self.others[COVARIANCE] = self._diagonals(value[:, 0]) / std
+        elif purpose == CLASS_COUNTS and self._planted.own_classes:
+            self.others[CLASS_COUNTS] = value[self._planted.labels, 0] / std
+        elif purpose == TEST_ACCURACY:
+            cells = value[1:, 0].reshape(-1, 2)[self._planted.labels]
+            self.others[TEST_ACCURACY] = cells.sum(axis=1) / (math.sqrt(2) * std)
+        elif purpose == TEST_AUROC:
+            exact, noisy = (
+                on_host(one).reshape(-1, 2, BINS)[self._planted.labels, 0] for one in (clipped.value, value)
+            )
+            bins = exact.argmax(axis=1)[:, None]  # of a canary that is out, any: all cells of its class hold noise
+            self.others[TEST_AUROC] = np.take_along_axis(noisy, bins, axis=1)[:, 0] / std
+        return released
+
+    def _of_gradient(self, value: Scores, std: float) -> Scores:
+        n_classes = self._directions.shape[1]
+        if value.shape[1] == n_classes:
+            cleared = value[self._columns] - self._shares @ value[self._spare]
+            along = np.einsum("ic,ic->i", cleared, self._directions)
+            return np.asarray(along / (std * np.sqrt(1 + np.square(self._shares).sum(axis=1))))
+        gradient, hessians = parts_of(value, self._planted.dataset.private.n_features, n_classes)
+        along = np.einsum("ic,ic->i", gradient[self._columns], self._directions)
+        curved = self._diagonals(hessians).sum(axis=0) / math.sqrt(n_classes)
+        length = math.sqrt(1 - 1 / n_classes)  # of the gradient at equal probabilities
+        share = self._hessian_scale * length**2 / math.sqrt(n_classes)  # of the Hessians there
+        return np.asarray((length * along + share * curved) / (math.hypot(length, share) * std))
+
+    def _diagonals(self, packed: Scores) -> Scores:
+        """The diagonal entries of the canaries' columns in packed matrices, shape (..., canaries)."""
+        places = diagonal_places(self._planted.dataset.private.n_features)[self._columns]
+        return np.asarray(packed[..., places])
+
+
+class Watching(Observer):
+    def __init__(
+        self, planted: Planted, mechanism: MechanismFactory, sampler: SamplerFactory, hessian_scale: float = 0.0
+    ) -> None:
+        self._planted, self._mechanism, self._sampler = planted, mechanism, sampler
+        self._hessian_scale = hessian_scale
+        self.seen: Adversary | None = None
+
+    @property
+    def adversary(self) -> Adversary:
+        if self.seen is None:
+            raise ValueError("a run without a mechanism released nothing")
+        return self.seen
+
+    def mechanism(self, *given: Any, **named: Any) -> GaussianMechanism:
+        self.seen = Adversary(self._mechanism(*given, **named), self._planted, self._hessian_scale)
+        return cast(GaussianMechanism, self.seen)
+
+    def sampler(self, source: NoiseSource, rate: float) -> PoissonSampler:
+        return self._sampler(source, rate)
+
+
 @dataclass(frozen=True)
 class Path:
-    """A path through `train`.
-
-    Attributes:
-        rows: `memory`; `streamed`, read again in every pass; `two ranks`, each with its shard; or `device`.
-        observed: whether every record's own loss is computed; blocks then hold all rows and the mask of the sample.
+    """A path through `train`: its rows in `memory`, `streamed` again in every pass, on `two ranks` or on a `device`. If
+    `observed`, every record's own loss is computed; blocks then hold all rows and the mask of the sample.
     """
 
     rows: str
@@ -142,12 +313,6 @@ def audit(
 
     The audited code is the code that `train`, `tune` and `pdp-report` run, on every path in turn; tests pass another
     `mechanism`, and `insecure_seed`, which makes coin tosses and noise reproducible, but for the part `tune`.
-
-    Returns: method, part, unit, epsilon (claimed), delta, epsilon_lower_bound, others (epsilon and epsilon_lower_bound
-        of each single release besides the steps, by purpose), confidence, runs, canaries, steps, noise_multiplier,
-        sampling_rate, paths (covered), products (`kernel` or `numpy`, of the paths on the host), not_covered, tests
-        (see `lower_bounds`).
-    Raises ParameterError, UsageError: a method without noise, or sizes not allowed.
     """
     method = find_method(request.method)
     if not method.spends:
@@ -198,7 +363,7 @@ def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str
         "noise_multiplier": schedule.noise_multiplier,
         "sampling_rate": schedule.sampling_rate,
         "paths": [str(path) for path in subject.paths],
-        "products": trials.products,
+        "products": ARITHMETIC,
         "not_covered": [*([NO_DEVICE] if request.device == "cpu" else []), *parts, *NEVER_COVERED],
         "tests": tests,
     }
@@ -246,7 +411,6 @@ def _of_run(plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
 
 
 def _of_histogram(request: AuditRequest, plan: Plan, planted: Planted, paths: Sequence[Path]) -> Subject:
-    """A histogram for the claim of the request, of the losses of a run at the same claim."""
     published = calibrate(epsilon=request.epsilon, delta=request.delta, n_private=plan.n_units, steps=1)
     epsilon = GAUSSIAN.epsilon(published.releases, request.delta)
     observed = [path for path in paths if path.observed]
@@ -346,13 +510,7 @@ def play(
     sampler: SamplerFactory = PoissonSampler,
     insecure_seed: int | None = None,
 ) -> Trials:
-    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in.
-
-    Args:
-        on_run: called after every run. device: where the rows of device paths are, such as `cuda`.
-        mechanism, sampler: audited in place of the production classes.
-        insecure_seed: makes coin tosses and noise reproducible, for tests of the audit.
-    """
+    """Lines 1 and 2: run a part `runs` times, with about half of the canaries in."""
     plan, planted, paths = subject.plan, subject.planted, subject.paths
     inside = np.random.default_rng(insecure_seed).random((runs, planted.n_canaries)) < 0.5
     scale = hessian_scale(plan.settings.options) if plan.method is NEWTON else 0.0
@@ -381,4 +539,4 @@ def play(
         on_run()
     taken = tuple(str(paths[run % len(paths)]) for run in range(runs))
     by_purpose = {purpose: np.array(found) for purpose, found in others.items()}
-    return Trials(inside, np.array(scores), taken, ARITHMETIC, by_purpose)
+    return Trials(inside, np.array(scores), taken, by_purpose)

@@ -1,16 +1,14 @@
-"""Statistical tests of an audit, with sources: lower bounds on epsilon from what the adversary observed.
+"""Statistical tests of an audit (`docs/audit.md`): lower bounds on epsilon from what the adversary observed.
 
 - `sum`, `difference` and `pattern` compare a statistic of the trials in and out by Student's t-test. If the statistic
-  is normal, its noncentrality bounds mu of Gaussian DP from below (Dong, Roth, Su 2022: mu-GDP is testing N(0, 1)
-  against N(mu, 1); Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", audit through mu).
-- `one run` counts correct guesses and assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with
-  One (1) Training Run", Theorem 5.2). R runs on disjoint records are one run on all of them, so all n trials count.
-- `one run f-DP` counts the same guesses against the trade-off function of mu-GDP, not against one (epsilon, delta)
-  (Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3).
+  is normal, its noncentrality bounds mu of Gaussian DP from below (Dong, Roth, Su 2022; Nasr et al. 2023, "Tight
+  Auditing of Differentially Private Machine Learning").
+- `one run` assumes no distribution (Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (1) Training Run",
+  Theorem 5.2). R runs on disjoint records are one run on all of them, so all n trials count.
+- `one run f-DP`: Mahloujifar, Melis, Chaudhuri 2024, "Auditing f-Differential Privacy in One Run", Algorithm 3.
 
-A release besides the steps, such as `mean`, is tested by itself, with the test `sum`. Every test is done on all runs
-together and on the runs of each path. Each bound has confidence 1 - (1 - confidence) / (number of bounds), so all hold
-together at `confidence` (Bonferroni).
+Every test is done on all runs together and on the runs of each path. Each bound has confidence 1 - (1 - confidence) /
+(number of bounds), so all hold together at `confidence` (Bonferroni).
 """
 
 from __future__ import annotations
@@ -37,32 +35,26 @@ GUESSED = 0.1  # share of the trials that are guessed
 
 @dataclass(frozen=True)
 class Trials:
-    """What the adversary observes.
+    """What the adversary observes: whether each canary was `inside`, (runs, canaries), and its scores in the steps.
 
-    Attributes:
-        inside: whether each canary was in, shape (runs, canaries).
-        scores: z, shape (runs, steps, canaries), in units of the claimed noise.
-        others: the same in each release besides the steps by purpose, shape (runs, canaries); NaN is no trial.
-        paths: of each run. products: what computed products on the host, `kernel` or `numpy`.
+    `scores` z have shape (runs, steps, canaries), in units of the claimed noise; `others` have those in each release
+    besides the steps by purpose, (runs, canaries), where NaN is no trial.
     """
 
     inside: NDArray[np.bool_]
     scores: NDArray[np.float64]
     paths: tuple[str, ...]
-    products: str = ""
     others: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def on(self, path: str) -> Trials:
         chosen = [run for run, taken in enumerate(self.paths) if taken == path]
         others = {purpose: scores[chosen] for purpose, scores in self.others.items()}
-        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), self.products, others)
+        return Trials(self.inside[chosen], self.scores[chosen], (path,) * len(chosen), others)
 
 
 def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[str, Any]]:
-    """Lower bounds on epsilon at `delta` by every test on all runs and on each path, valid together at `confidence`.
-
-    Returns: one object for each test: name, path (`all` for all runs), epsilon_lower_bound; mu_lower_bound where the
-        test bounds mu; guesses and correct where it counts guesses.
+    """Lower bounds on epsilon at `delta` by every test on all runs, path `all`, and on each path, valid together at
+    `confidence`; also on mu where the test bounds it, and numbers of guesses where it counts them.
     """
     paths = sorted(set(trials.paths), key=trials.paths.index)
     parts = [(ALL, trials), *((path, trials.on(path)) for path in paths if len(paths) > 1)]
@@ -72,7 +64,6 @@ def lower_bounds(trials: Trials, delta: float, confidence: float) -> list[dict[s
 
 
 def _on(trials: Trials, delta: float, confidence: float) -> list[tuple[str, dict[str, Any]]]:
-    """The tests on some runs by name, each at `confidence`."""
     inside, scores = trials.inside, trials.scores
     half = len(inside) // 2
     statistics = {"sum": (inside, summed(scores))}
@@ -132,12 +123,8 @@ def mu_lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], co
 
     With s the pooled standard deviation, t = (mean_in - mean_out) / (s sqrt(1/n_in + 1/n_out)) has the noncentral t law
     of n_in + n_out - 2 degrees of freedom and noncentrality mu / sqrt(1/n_in + 1/n_out). The bound is the mu at which
-    a value of t or larger has probability 1 - confidence. It uses the measured spread, not the claimed one, so that too
-    little noise is detected.
-
-    Args:
-        inside, outside: independent values, any shape. confidence: at least 1/2.
-    Returns: at least 0, at most `LARGEST_MU`; 0 if a group has fewer than two values.
+    a value of t or larger has probability 1 - confidence, at least 1/2, and at most `LARGEST_MU`; 0 if a group has
+    fewer than two values. The spread is measured, not claimed, so that too little noise is detected.
     """
     n_in, n_out = inside.size, outside.size
     if n_in:  # or the means of equal values would differ by their rounding

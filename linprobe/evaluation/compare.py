@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +20,7 @@ from linprobe.accounting.book import Contents, Entry, read_book, spending
 from linprobe.accounting.calibrate import large_delta
 from linprobe.accounting.figures import NOUNS, rounded_up
 from linprobe.accounting.row_keys import Account, books_folder, files_of_books
-from linprobe.atomic_files import write_csv, write_whole
+from linprobe.atomic_files import PRIVATE_FOLDER, check_place, held, read_text, write_csv, write_json, write_whole
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -32,19 +36,22 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_checks import check_rows
-from linprobe.errors import LinprobeError, PrivacyNote, Progress, Silent, UsageError, counted, writing
-from linprobe.evaluation.attack import PRIVATE_OUTPUT, refuse_insiders, threshold_auc
-from linprobe.evaluation.comparison_folder import (
-    COMMITTED,
-    LOCK,
-    RUNS,
-    ComparisonFolder,
-    is_new_comparison,
-    open_comparison,
+from linprobe.errors import (
+    LinprobeError,
+    PrivacyError,
+    PrivacyNote,
+    Progress,
+    Silent,
+    UsageError,
+    counted,
+    reading,
+    writing,
 )
+from linprobe.evaluation.attack import PRIVATE_OUTPUT, refuse_insiders, threshold_auc
 from linprobe.evaluation.comparison_plan import (
     PARAGON,
     PUBLIC_BASELINE,
+    RUNS,
     Planned,
     check_request,
     left_out,
@@ -58,14 +65,157 @@ from linprobe.parallel.threads import interrupted_once, unordered
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import comparison
 from linprobe.runs import run_folder
+from linprobe.runs.check import check_run
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import Manifest
+from linprobe.runs.run_folder import RunFolder
 from linprobe.training import words
-from linprobe.training.charge import BookFinder, note_not_compared, preview, under_caps
+from linprobe.training.charge import BookFinder, entry_of, note_not_compared, preview, under_caps
 from linprobe.training.dry_run import Preview, possible_entries, previewed, rows_facts, rows_lines
 from linprobe.training.plan import Plan, make_settings, plan_facts, plan_run, refuse_other_encodings
 from linprobe.training.train import Ready, account_of, train_on
 from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
+
+STATED, COMMITTED, LOCK = "comparison.json", "private_commitment.json", ".lock"
+TORN = (f".{STATED}.*.partial", f".{COMMITTED}.*.partial")  # left by a killed process
+RESULTS = ("*.csv", "*.md", "*.png", *TORN)
+
+
+class ComparisonFolder:
+    """An open comparison; made by `open_comparison`. What its runs cost is in their budget book."""
+
+    def __init__(self, out: Path, of: dict[str, Any]) -> None:
+        self.out, self.of, self.runs = out, of, out / RUNS
+        self._manifests: dict[str, Manifest] = {}
+
+    def finished(self) -> list[Path]:
+        """Folders of the finished runs that exist now; not of a complete one without its name, which is unfinished."""
+        return sorted(manifest.parent for manifest in self.runs.glob("[!.]*/manifest.json"))
+
+    def manifest(self, run: Path) -> Manifest:
+        if run.name not in self._manifests:
+            self._manifests[run.name] = RunFolder(run).manifest
+        return self._manifests[run.name]
+
+    def check(self, run: Path) -> None:
+        opened = RunFolder(run)
+        check_run(opened)
+        self._manifests[run.name] = opened.manifest
+
+    def composed(self, delta: float, book: Path | None) -> dict[str, Any]:
+        """The cost of all runs that ever were here, composed as by `linprobe budget`."""
+        spent = asdict(spending(self.entries(book), delta))
+        del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
+        return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
+
+    def entries(self, book: Path | None) -> list[Entry]:
+        """All runs that ever were here as books have them, also killed ones, and runs that they started from."""
+        books = [*files_of_books(books_folder()), *([] if book is None else [book])]
+        recorded = Contents({run: one for path in books for run, one in read_book(path).entries.items()})
+        here, features = self.runs.resolve(), (None, self.of["features"])
+        found = {
+            run: one
+            for run, one in recorded.entries.items()
+            if one.features in features and Path(one.name).parent.resolve() == here
+        }
+        for entry in (entry_of(run, self.manifest(run)) for run in self.finished()):
+            found[entry.run] = recorded.after(entry, ())
+        return list(recorded.with_first(found).values())
+
+    def begin(self) -> None:
+        """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
+        with writing(self.out):
+            for pattern in RESULTS:
+                for path in self.out.glob(pattern):
+                    path.unlink()
+            write_json(self.out / STATED, {"of": self.of, "unfinished": True})
+
+    def finish(self, content: dict[str, Any]) -> None:
+        write_json(self.out / STATED, {"of": self.of, **content})
+
+    def discard_unfinished(self, names: Iterable[str]) -> None:
+        """Remove the folders of unfinished runs called `names`; their book has what they released."""
+        for name in names:
+            for partial in self.runs.glob(f".{name}.*.partial"):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
+    """Whether `out` is free for a comparison. UsageError: it holds another. DataError: damaged; as `check_place`."""
+    check_place(out, "comparison")
+    stated = out / STATED
+    is_new = not stated.is_file()
+    if is_new and out.exists() and not (out.is_dir() and all(map(_is_early, out.iterdir()))):
+        raise UsageError(f"{out} exists and holds no comparison; give --out a new folder, or an earlier comparison")
+    if not is_new:
+        with reading(str(stated), "give --out a new folder"):
+            theirs = dict(json.loads(read_text(stated))["of"])
+        if theirs != of:
+            shown = [
+                f"{one.get('features')} at delta {one.get('delta')} for unit {one.get('unit', RECORD)}"
+                for one in (theirs, of)
+            ]
+            raise UsageError(f"{out} holds a comparison of {shown[0]}, not of {shown[1]}; give another --out")
+    return is_new
+
+
+def _is_early(path: Path) -> bool:
+    """Whether a comparison makes `path` before its first run, so that a killed one may have left it."""
+    return any(map(path.match, (LOCK, COMMITTED, *TORN))) or (
+        path.name == RUNS and path.is_dir() and not any(path.iterdir())
+    )
+
+
+@contextmanager
+def open_comparison(
+    out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
+) -> Iterator[ComparisonFolder]:
+    """Create or continue the comparison in `out`, locked for this process. `protected`: digests of public rows by name.
+
+    Raises UsageError: another comparison's folder, or one in use. PrivacyError: the folder compares other rows, or a
+    run in it does not verify. DataError: a damaged file.
+    """
+    is_new_comparison(out, of)
+    busy = f"another compare is running in {out}; allowed: one at a time; wait, or give another --out"
+    with ExitStack() as stack:
+        with writing(out):
+            out.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            stack.enter_context(held(out / LOCK, busy, create=True, error=UsageError))
+        is_new = is_new_comparison(out, of)  # another process may have made it meanwhile
+        try:
+            with writing(out):
+                (out / RUNS).mkdir(PRIVATE_FOLDER, exist_ok=True)
+                if is_new:  # no run is bound to the rows of a killed comparison
+                    (out / COMMITTED).unlink(missing_ok=True)
+            _commit(out / COMMITTED, features, protected)
+            folder = ComparisonFolder(out, of)
+            for run in folder.finished():
+                folder.check(run)
+            folder.begin()
+            yield folder
+        finally:
+            if is_new and not any((out / RUNS).glob("*")):
+                shutil.rmtree(out, ignore_errors=True)
+
+
+def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -> None:
+    """Bind the folder to the rows of `features`, and of each `protected` file, by a keyed hash, as a run does."""
+    content = hashlib.sha256("".join(features.digest(group) for group in features.sizes).encode()).hexdigest()
+    key, commitment, known = secrets.token_bytes(32), None, dict[str, str]()
+    if path.exists():
+        with reading(str(path), "give --out a new folder"):
+            held = json.loads(read_text(path))
+            key, commitment, known = bytes.fromhex(held["key"]), held["commitment"], dict(held.get("protected", {}))
+    found = {name: run_folder.commitment(key, digest) for name, digest in protected.items()}
+    other = [name for name, value in found.items() if known.get(name, value) != value]
+    if commitment not in (None, run_folder.commitment(key, content)):
+        other = [str(features.path)]
+    if other:
+        raise PrivacyError(f"{other[0]} does not hold the rows that {path.parent} compares; find them, or change --out")
+    if commitment is None or not found.keys() <= known.keys():
+        value = {"private": True, "key": key.hex(), "commitment": run_folder.commitment(key, content)}
+        with writing(path):
+            write_json(path, {**value, "protected": {**known, **found}}, private=True)
 
 
 @dataclass(frozen=True)
@@ -91,12 +241,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     """Train every method at every epsilon, setting and seed, each run in its own folder; write tables and figures.
 
     Runs that exist already are checked and not trained again. Every run is a release; `composed` is their total cost.
-
-    Returns: out, composed, commonest_class and commonest_share (of the public test rows), balanced_limit (balanced
-        accuracy above which a row is clearly better than one class for all rows), summary (one object for each row,
-        setting and epsilon), runs (one object each), figures; if requested attacks, one object for each run, private.
-    Raises UsageError: an invalid request, or a folder of another comparison. LinprobeError: the first run that failed;
-    finished runs are kept, and the same command continues.
+    Raises the error of the first run that failed; finished runs are kept, and the same command continues.
     """
     refuse_copies("compare")
     progress.start(0, "reading rows")
@@ -113,6 +258,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         earlier = spending(before.counted).runs
         stack.enter_context(run_folder.new_folders(request.folder))
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
+        folder.entries(request.book)  # a book that cannot be read is refused before more is spent
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
@@ -129,54 +275,44 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
                 (replace(run, dated=not secret), found.reader, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing
             ]
-            _record(unordered(_train, arguments, request.jobs), missing, folder, progress)
+            _count(
+                unordered(_train, arguments, request.jobs), {one.folder for one in missing if _selects(one)}, progress
+            )
             if account is not None and earlier:
                 for _, text in words.together_line(preview(account, ())):
                     progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
-            results = [_result(request, one, folder.manifest(one.folder), opened) for one in planned]
-            with writing(request.folder):
-                return _written(request, folder, planned, results, _guessing(opened))
+            return _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
-            _tell_kept(folder, missing, account, before, progress)
+            _tell_kept(folder, missing, request.book, before, progress)
             raise
 
 
 def _tell_kept(
-    folder: ComparisonFolder, missing: Sequence[Planned], account: Account | None, before: Contents, progress: Progress
+    folder: ComparisonFolder, missing: Sequence[Planned], book: Path | None, before: Contents, progress: Progress
 ) -> None:
     """Say what `missing` runs cost that were not in their book `before`, and that finished runs are kept."""
     with suppress(LinprobeError, OSError):  # what stopped it is told
-        books = files_of_books(books_folder()) if account is None else [account.path]  # there were none
-        charged = [one for book in books for one in read_book(book).counted if one.run not in before.entries]
         places = [one.folder.absolute() for one in missing]
-        spent = spending([one for one in charged if Path(one.name) in places], folder.of["delta"])
+        charged = [one for one in folder.entries(book) if one.run not in before.entries and Path(one.name) in places]
+        spent = spending(charged, folder.of["delta"])
         if spent.runs:
             progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
     if folder.finished():
         progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
 
 
-def _record(done: Iterable[Path], missing: Sequence[Planned], folder: ComparisonFolder, progress: Progress) -> None:
-    """Record runs as they are `done`, but private selections in order at the end: which took longer is secret."""
-    selections, ended = [run.folder for run in missing if _selects(run)], set[Path]()
-    try:
-        for run in done:
-            if run in selections:
-                ended.add(run)
-            else:
-                folder.record(run)
-                progress.step()
-    finally:
-        for run in selections:
-            if run in ended:
-                folder.record(run)
-                progress.step()
+def _count(done: Iterable[Path], selections: set[Path], progress: Progress) -> None:
+    """Show runs as they are done, but private selections at the end: which took longer is secret."""
+    for run in done:
+        if run not in selections:
+            progress.step()
+    for _ in selections:
+        progress.step()
 
 
 @contextmanager
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
-    """Check a request, open its files and plan its runs. Nothing is trained or written."""
     check_request(request)
     run_folder.refuse_book_inside(request.book, request.folder / RUNS)
     refuse_other_encodings([request.folder, *request.public])
@@ -254,76 +390,47 @@ def _give_one_time(folders: Sequence[Path]) -> None:
                 os.utime(path, ns=(now, now))
 
 
-def _result(request: CompareRequest, run: Planned, manifest: Manifest, features: FeatureReader) -> comparison.Result:
-    auc = threshold_auc(features, run_folder.read_run(run.folder))["auc"] if request.attack else None
-    return comparison.Result(
-        run.row,
-        run.setting,
-        run.request.epsilon,
-        run.request.split_seed,
-        run.spends,
-        manifest.test_accuracy or 0.0,  # compare has public test rows
-        manifest.test_balanced_accuracy or 0.0,
-        auc,
-    )
-
-
 def _written(
-    request: CompareRequest,
-    folder: ComparisonFolder,
-    planned: Sequence[Planned],
-    results: Sequence[comparison.Result],
-    guessing: dict[str, Any],
+    request: CompareRequest, folder: ComparisonFolder, planned: Sequence[Planned], features: FeatureReader
 ) -> dict[str, Any]:
-    out, summaries = request.folder, comparison.summarise(results)
-    boost = comparison.boosts(summaries, PUBLIC_BASELINE, PARAGON)
+    guessing = _guessing(features)
+    aucs = [threshold_auc(features, run_folder.read_run(one.folder))["auc"] for one in planned if request.attack]
+    out, levels = request.folder, (PUBLIC_BASELINE, PARAGON)
     data = name_of(request.features) or DIGITS
-    runs = [
-        {"data": data, **_run_row(run, folder.manifest(run.folder), result)}
-        for run, result in zip(planned, results, strict=True)
-    ]
-    summary = [
-        {
-            "data": data,
-            "method": one.row,
-            **asdict(one.setting),
-            **{name: value for name, value in asdict(one).items() if name not in ("row", "setting")},
-            "boost": None if one.epsilon is None else boost.get((one.row, one.setting, one.epsilon)),
-        }
-        for one in summaries
-    ]
-    write_csv(out / "runs.csv", runs)
-    write_csv(out / "summary.csv", summary)
-    spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
-    tables = comparison.comparison_tables(summary).items()
-    texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
-    write_whole(out / "table.md", "\n".join(texts))
-    about, levels = _about(request, runs), (PUBLIC_BASELINE, PARAGON)
-    picture = out / "accuracy_against_epsilon.png"
-    plot = comparison.accuracy_against_epsilon(picture, summaries, *levels, about, guessing=guessing["commonest_share"])
-    attacked = {}
-    if request.attack:
-        attacks = [
-            {"method": one.row, **asdict(one.setting), "epsilon": one.epsilon, "seed": one.seed, "attack_auc": one.auc}
-            for one in results
-        ]
-        marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
-        write_csv(out / "private_attacks.csv", marked, private=True)
-        attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-    found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
-    folder.finish(found)
+    runs = [{"data": data, **_run_row(run, folder.manifest(run.folder))} for run in planned]
+    summary = [{"data": data, **one} for one in comparison.summarise(runs, *levels)]
+    with writing(out):
+        write_csv(out / "runs.csv", runs)
+        write_csv(out / "summary.csv", summary)
+        spread = f"mean ± standard deviation over {request.seeds} seeds" if request.seeds > 1 else "1 seed"
+        tables = comparison.comparison_tables(summary).items()
+        texts = [f"{what.capitalize()}, %, {spread}:\n\n{comparison.markdown(*table)}" for what, table in tables]
+        write_whole(out / "table.md", "\n".join(texts))
+        picture = out / "accuracy_against_epsilon.png"
+        plot = comparison.accuracy_against_epsilon(
+            picture, summary, *levels, _about(request, runs), guessing=guessing["commonest_share"]
+        )
+        attacked = {}
+        if request.attack:
+            keys = ("method", "public", "shots", "epsilon", "seed")
+            attacks = [
+                {**{key: run[key] for key in keys}, "attack_auc": auc} for run, auc in zip(runs, aucs, strict=True)
+            ]
+            marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
+            write_csv(out / "private_attacks.csv", marked, private=True)
+            attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
+        found = {"composed": folder.composed(request.delta, request.book), **guessing, "summary": summary, "runs": runs}
+        folder.finish(found)
     return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 
 
-def _run_row(run: Planned, manifest: Manifest, result: comparison.Result) -> dict[str, Any]:
+def _run_row(run: Planned, manifest: Manifest) -> dict[str, Any]:
     return {
         "method": run.row,
         **asdict(run.setting),
-        "epsilon": result.epsilon,
-        "seed": result.seed,
-        "test_accuracy": result.accuracy,
-        "test_balanced_accuracy": result.balanced,
-        "test_macro_auroc": manifest.test_macro_auroc,
+        "epsilon": run.request.epsilon,
+        "seed": run.request.split_seed,
+        **manifest.stated(("test_accuracy", "test_balanced_accuracy", "test_macro_auroc")),
         "epsilon_spent": manifest.epsilon,
         "delta": manifest.delta,
         **manifest.stated(("noise_multiplier", "sampling_rate", "steps", "n_private", "n_public")),
@@ -351,16 +458,9 @@ def _guessing(features: FeatureReader) -> dict[str, Any]:
 
 
 def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.DryRun:
-    """Check a request of `compare` as far as that is possible without a release.
+    """Check a request of `compare` as far as that is possible without a release; raises as `compare`, before any run.
 
     Runs that differ in their seed alone are taken to cost what the first of them costs.
-
-    Returns: as `rows_facts` of the first run, without method and why; rows (one object for each method, setting and
-        epsilon with missing runs: method, shots, public, epsilon, runs, plans); finished, missing and not_private
-        (numbers of runs); together (runs, not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the
-        budget book with the missing ones); out, book (None if there is none yet); seconds (of the steps of `timed`
-        runs); warnings.
-    Raises LinprobeError: as `compare`, before its first run.
     """
     progress.start(0, "reading rows")
     with _opened(request) as found:
@@ -417,7 +517,7 @@ def _ready(
     run: Planned, features: FeatureReader, other: FeatureReader | None, unlabelled: FeatureReader | None
 ) -> Ready:
     further = None if run.request.unlabelled is None else unlabelled  # of runs that are refined
-    return Ready(run.request, features, other, further, dated=run.dated, keep_ledger=True)
+    return Ready(run.request, features, other, further, dated=run.dated)
 
 
 def _ready_of(found: _Comparison, run: Planned) -> Ready:
@@ -442,7 +542,6 @@ def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
 
 
 def _check_splits(found: _Comparison) -> None:
-    """Check the rows of every split that a missing run trains on. Raises LinprobeError, which names the seed."""
     splits = {}
     for run in (run for runs in _missing(found.planned) for run in runs):
         seed = run.request.split_seed if run.setting.shots else None

@@ -15,7 +15,6 @@ from typing import Any
 
 from linprobe import __version__
 from linprobe.errors import ParameterError, PrivacyError, UsageError
-from linprobe.evaluation.comparison_folder import RUNS
 from linprobe.methods import METHODS, find_method
 from linprobe.options import RECORD, VOTE
 from linprobe.options.declaration import argument_of
@@ -27,6 +26,7 @@ from linprobe.runs.run_folder import RunFolder
 from linprobe.training.plan import make_settings, method_options
 from linprobe.training.tune import Tuning, option_kinds, settings_of, typed
 
+RUNS = "runs"  # in the folder of a comparison
 PUBLIC_BASELINE, PARAGON = "only-public", "non-private"
 NO_FILE = "none"
 NO_PUBLIC = {None: "no public group", 0: "0 shots"}  # why there are no public rows, by the number of shots
@@ -222,7 +222,6 @@ def left_out(request: CompareRequest, planned: Sequence[Planned]) -> list[str]:
 
 
 def _folder_name(row: MethodRow, setting: Setting, asked: TrainRequest, public_digest: str, unlabelled: str) -> str:
-    """A readable name, and a digest of everything that distinguishes the run from others."""
     _, first = method_options(METHODS[row.method], asked.options or {})
     folder = None if first is None else Path(first.folder)
     started_from = RunFolder(folder).manifest.manifest_digest if folder and folder.is_dir() else ""

@@ -39,13 +39,9 @@ LARGEST_ONNX = 2**31 - 2**20  # bytes of weights; a protobuf message has less th
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear probe of L2-normalised raw rows.
+    """A linear probe of L2-normalised raw rows, float32, with voters as the first axis of weights and bias if it votes.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): float32; with the voters as first axis if the probe votes.
-        note: statements about the probe, by name; values that are no text are JSON.
-        several_labels: whether each label applies by itself, where its score is above 0, with probability
-            sigmoid(score).
+    `note` has statements about it, by name. With `several_labels`, each label applies where its score is above 0.
     """
 
     weights: NDArray[np.float32]
@@ -149,13 +145,7 @@ VOTES = "every voter votes for its most probable class; shares of votes; ties go
 
 
 def export(request: ExportRequest, progress: Progress) -> dict[str, Any]:
-    """Write a verified run to a file; a run that is not private is exported with a warning.
-
-    Returns: the note that the file holds.
-    Raises UsageError: an unknown format or one whose package is missing, a run too large for the format, or see
-    `new_files` and `temperature_of`. PrivacyError: the run does not verify. DataError: not a run folder, or see
-    `temperature_of`.
-    """
+    """Write a verified run to a file; a run that is not private is exported with a warning. Returns the file's note."""
     to = _format_of(request)
     require_for({"to": to})
     inputs = (*inputs_of(request.run), request.calibrate)

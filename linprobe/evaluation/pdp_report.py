@@ -3,8 +3,7 @@
 Source: AdaMix (Golatkar et al. 2022), Figure 3 and Proposition 14.
 
 A published histogram makes a run of its own beside the run, which is never changed: `run.published-1` is `run` with one
-histogram, `run.published-2` the same with two. Their ledgers begin with the lines of `run`, and the budget book counts
-all of them as one run.
+histogram, `run.published-2` the same with two. Their ledgers begin with the lines of `run`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import plots
-from linprobe.runs import run_folder, signature
+from linprobe.runs import run_folder
 from linprobe.runs.check import check_digests, check_run, check_signature
 from linprobe.runs.guarantee import accountant_of, guarantee_text
 from linprobe.runs.manifest import CARD, LEDGER, MANIFEST, PAGES, PER_RECORD, SIGNATURE, Manifest, Published
@@ -55,11 +54,8 @@ def publish(
 ) -> tuple[dict[str, Any], Manifest, str | None]:
     """Release the histogram of epsilon_i with Gaussian noise, as a run beside `run` whose ledger holds the charge.
 
-    The charge is written to the budget book and the ledger before the noise is drawn.
-
-    Returns: the histogram with its place, the manifest of the run with it, and what that does not state of others.
-    Raises PrivacyError: a run that is not private, or one that does not match its manifest; or see `refuse_moving`.
-    UsageError: see `signing_key`; the run has such a histogram already. LinprobeError: no budget book.
+    The charge is written to the budget book and the ledger before the noise is drawn. Returns the histogram with its
+    place, the manifest of the run with it, and what that does not state of others.
     """
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
@@ -151,8 +147,8 @@ def refuse_moving(manifest: Manifest) -> None:
     """PrivacyError for a run whose losses of people may move with other people, in the last bits of float64.
 
     A loss next to the edge of a bin would then change its count with somebody else's rows, and no sensitivity below the
-    number of people would hold. On a CPU the losses have the same bits. On a GPU norms are added in another order for
-    another number of rows; earlier versions, whose manifests do not name the arithmetic, scored rows by BLAS.
+    number of people would hold. On a CPU the losses have the same bits; on a GPU norms are added in another order for
+    another number of rows, and earlier versions scored rows by BLAS.
     """
     if manifest.moving_losses is not None:
         raise PrivacyError(
@@ -186,7 +182,7 @@ def signing_key(run: RunFolder, sign: Path | None) -> Ed25519PrivateKey | None:
         if SIGNATURE in run.names:
             raise UsageError(f"run {run.folder} is signed, and so is a run made from it; give its key with --sign KEY")
         return None
-    key = signature.private_key(sign)
+    key = run_folder.private_key(sign)
     if SIGNATURE not in run.names:
         raise UsageError(f"run {run.folder} is not signed, and --sign is for a signed run; leave it out")
     check_signature(run, key.public_key())
@@ -250,11 +246,7 @@ class PdpReport:
 
 
 def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> PdpReport:
-    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram.
-
-    Raises UsageError: a run without per-record losses, or a signed one without its key. DataError: no per-record file.
-    PrivacyError: a histogram of a run that is not private.
-    """
+    """Summarise the per-record losses of a run. Optionally write them, draw them, or release their histogram."""
     with _checked_files(request):
         run, published, csv, plot = _loaded(request.run), None, request.csv, request.plot
         not_stated = None
@@ -282,13 +274,7 @@ def pdp_report(request: PdpReportRequest, progress: Progress | None = None) -> P
 
 
 def dry_run_of_report(request: PdpReportRequest) -> DryRun:
-    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them.
-
-    Returns: run, records, epsilon and delta of the run (epsilon None if it is not private); publish_epsilon; with it
-        noise_std, epsilon_after, file and signed; together (runs, not_private_runs, epsilon, delta and epsilon_by_unit
-        of all runs of the budget book with the histogram); book; private_files (`csv` and `plot`).
-    Raises LinprobeError: as `pdp_report`.
-    """
+    """What `pdp_report` would read, spend and write. Its facts are public; no loss of a record is among them."""
     with _checked_files(request):
         run = _loaded(request.run)
         ids, _ = _losses(run)
@@ -366,7 +352,6 @@ def _losses(run: RunFolder) -> tuple[list[str], RecordLosses]:
 
 
 def _report(epsilons: NDArray[np.float64], manifest: Manifest) -> dict[str, Any]:
-    """The JSON report, private; `epsilons` (n,) of a seeded run are as if its seed were secret."""
     valid = VALIDITY_SAMPLED if manifest.gdp_mu is None else VALIDITY
     return {
         "private": True,

@@ -1,10 +1,16 @@
-"""`linprobe predict` and `evaluate`: classes of rows, metrics on test rows, and the temperature of both."""
+"""`linprobe predict` and `evaluate`: classes of rows, metrics on test rows, and the temperature of both.
+
+With `--epsilon`, `evaluate` releases a noisy accuracy and AUROC on private test rows (`linprobe.mechanisms` has the
+sums). The weights are released already, so the two releases are private by themselves. They are charged, before noise
+is drawn, to the budget book of the test rows.
+"""
 
 from __future__ import annotations
 
 import csv
+import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -12,17 +18,28 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linprobe.accounting.book import EVALUATION, Entry
+from linprobe.accounting.calibrate import check_delta, check_epsilon
+from linprobe.accounting.events import OWNER, TEST_ACCURACY
+from linprobe.accounting.figures import rounded_down, rounded_up
+from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
 from linprobe.data.blocks import BLOCK_ROWS
-from linprobe.data.dataset import check_test_rows, open_features, refuse_private_at_home
+from linprobe.data.dataset import check_one_class, check_test_rows, open_features, refuse_private_at_home, unit_of
 from linprobe.data.feature_file import UNLABELLED
-from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
+from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note, test_people
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError, counted
+from linprobe.mechanisms.correct_predictions import NoisyTest
+from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.noise import NoiseSource
+from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, gives_log_odds, shift_between
 from linprobe.options.requests import EvaluateRequest, PredictRequest
+from linprobe.parallel.threads import blas_held_to_one_thread
+from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import matching, run_folder
 from linprobe.runs.figures import (
     class_scores,
@@ -30,12 +47,25 @@ from linprobe.runs.figures import (
     fit_temperature,
     label_probabilities,
     no_better_than_guessing,
+    noisy_accuracy,
     probabilities,
+    sums_of_test_rows,
+    test_units,
 )
 from linprobe.runs.manifest import TRAINED, UNIFORM
 from linprobe.runs.refined_weights import gathered, refined_weights
 from linprobe.runs.refinement import known_of, prior_shift, refuse_unrefinable
-from linprobe.training.charge import refuse_private_in_books, refuse_protected_test_rows
+from linprobe.runs.run_folder import RunFolder
+from linprobe.training.charge import (
+    charge_entry,
+    existing_book,
+    note_not_compared,
+    preview,
+    refuse_private_in_books,
+    refuse_protected_test_rows,
+)
+from linprobe.training.plan import fewer_protected, test_releases
+from linprobe.training.words import DryRun, Lines, together_facts, together_line, written
 
 
 def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[str | float, ...]]:
@@ -44,10 +74,6 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
 
     With `together`, the weights are refined on these rows first, and the rows get the classes that they have together.
     They are then needed in memory, up to a number at which a fixed part of them refines.
-
-    Raises DataError: an unreadable array, rows made otherwise, another number of features, NaN or infinity, or see
-    `temperature_of`. UsageError: an unknown group, a group of an array, a temperature for a run that votes, or a prior
-    for a run without class counts.
     """
     features, group, prior, together = request.features, request.group, request.prior, request.together
     allow_other, all_classes = request.allow_other_features, request.probabilities
@@ -109,7 +135,7 @@ def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) 
 
 
 def _scored(
-    run: run_folder.RunFolder,
+    run: RunFolder,
     moved: tuple[NDArray[np.float32], NDArray[np.float64] | None],
     blocks: Callable[[], Iterator[NDArray[np.floating]]],
     n_rows: int,
@@ -155,9 +181,8 @@ def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDA
 
 
 def _predicted(
-    run: run_folder.RunFolder, ids: Iterator[str], scores: NDArray[np.float64], temperature: float, all_classes: bool
+    run: RunFolder, ids: Iterator[str], scores: NDArray[np.float64], temperature: float, all_classes: bool
 ) -> Iterator[tuple[str | float, ...]]:
-    """The lines of a block of rows with `scores` (b, n_classes)."""
     if run.manifest.several_labels:
         shares = label_probabilities(scores).tolist() if all_classes else [[]] * len(scores)
         for marks, line in zip((scores > 0).astype(int).tolist(), shares, strict=True):
@@ -173,12 +198,7 @@ def _predicted(
 def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
     """Metrics of a run on the test rows of a feature file, with a note if it is no better than the majority class.
 
-    Returns: run, temperature (1 without `calibrate`), and the keys of `figures_by_task`; for a run with class counts,
-        by_prior: test_accuracy and balanced_accuracy for the class shares of training, `train`, and for equal ones,
-        `uniform`.
-    Raises DataError, UsageError: see `temperature_of`. UsageError: a prior for a run without class counts. DataError:
-    the file has other classes or another number of features than the run, rows made otherwise, no test rows, or test
-    rows or people that the run was trained on. PrivacyError: its test rows are private, or private in a budget book.
+    For a run with class counts, `by_prior` has two of them for the class shares of training and for equal ones.
     """
     run, allow_other = run_folder.read_run(request.run), request.allow_other_features
     bias = moved_bias(run, request.prior)[0]
@@ -206,17 +226,16 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
     return {"run": str(request.run), "temperature": temperature, **by_prior, **figures}
 
 
-def _note_order(run: run_folder.RunFolder, features: FeatureReader, progress: Progress) -> None:
+def _note_order(run: RunFolder, features: FeatureReader, progress: Progress) -> None:
     note = order_note(run.manifest.extraction or {}, f"run {run.folder}", features)
     if note is not None:
         progress.note(note)
 
 
-def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+def moved_bias(run: RunFolder, prior: str | None) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
     """The bias that makes the scores of a run those for other class shares, and these; None for the run's own.
 
-    It is post-processing of the class counts. `prior` is `train`, the estimated shares of the private rows; `uniform`;
-    shares as in `shares_given`; or None for the bias as it is.
+    Post-processing of class counts. `prior`: `train`, estimated shares of private rows; `uniform`; or `shares_given`.
     """
     if prior is None:
         return run.bias, None
@@ -233,7 +252,7 @@ def moved_bias(run: run_folder.RunFolder, prior: str | None) -> tuple[NDArray[np
     return np.asarray(run.bias + shift, dtype=run.bias.dtype), wanted
 
 
-def _movable_shares(run: run_folder.RunFolder) -> NDArray[np.float64] | None:
+def _movable_shares(run: RunFolder) -> NDArray[np.float64] | None:
     """The class shares that the scores of a run are for, before balancing; None if they cannot be moved."""
     manifest = run.manifest
     movable = manifest.class_weights is None and gives_log_odds(find_method(manifest.method), manifest.options)
@@ -241,20 +260,15 @@ def _movable_shares(run: run_folder.RunFolder) -> NDArray[np.float64] | None:
 
 
 def temperature_of(
-    run: run_folder.RunFolder,
+    run: RunFolder,
     public: Path | None,
     progress: Progress,
     bias: NDArray[np.float32] | None = None,
     *,
     allow_other: bool | None = None,
 ) -> float:
-    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file.
-
-    Args:
-        bias: shape (n_classes,), in place of the bias of the run; None to use the bias of the run.
-        allow_other: fit on rows that were extracted with other settings than the rows of the run, with a note.
-    Raises UsageError: a run that votes, or a multilabel run. DataError: a file without the group `public`, with other
-    classes, other settings of extraction, or another number of features. PrivacyError: a row that is private.
+    """The temperature fitted on the public rows of a feature file, with a note; 1 without a file. `bias` is in place of
+    the bias of the run. Raises UsageError: a run that votes, or of several labels. PrivacyError: a row that is private.
     """
     if public is None:
         return 1.0
@@ -283,3 +297,135 @@ def temperature_of(
         if seen:
             progress.note("the run was trained with these public rows, so the temperature may be too low; give others")
     return temperature
+
+
+def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
+    """`evaluate_private` with an epsilon, else `evaluate_run`. UsageError for an option that needs an epsilon."""
+    if request.epsilon is not None:
+        return evaluate_private(request, progress)
+    only = {
+        "--delta": request.delta,
+        "--unit": request.unit,
+        "--book": request.book,
+        "--dry-run": request.dry_run or None,
+    }
+    unused = [flag for flag, value in only.items() if value is not None]
+    if unused:
+        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
+    return evaluate_run(request, progress)
+
+
+@blas_held_to_one_thread()
+def evaluate_private(request: EvaluateRequest, progress: Progress) -> dict[str, Any]:
+    """Release noisy counts of correct predictions, and of scores, on private test rows. Each call spends budget.
+
+    A note names the book, as its name depends on private rows.
+    """
+    refuse_copies("evaluate")
+    with _prepared(request, progress) as (run, features, entry):
+        n_test = test_units(features, entry.unit)
+        bias, people = moved_bias(run, request.prior)[0], test_people(features, entry.unit)
+        account = existing_book(features, request.book, make=True, group="test", unit=entry.unit)
+        note_not_compared(account, progress)
+        book = charge_entry(account, entry, progress)
+        sums = sums_of_test_rows(features.blocks("test"), run.weights, bias, people)
+    progress.note(
+        f"charged to the book of the test rows; its name depends on them: keep it private (budget book {book})"
+    )
+    mechanism = GaussianMechanism(NoiseSource(), Ledger().append)
+    noise = {release.purpose: release.noise_multiplier for release in entry.releases}
+    released = {purpose: mechanism.release(sums[purpose], sigma, purpose=purpose) for purpose, sigma in noise.items()}
+    tested = NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY])
+    scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
+    accuracy = vars(noisy_accuracy(tested, scores, n_test, run.manifest.class_names)) | {"test_scores": None}
+    return {
+        "run": str(request.run),
+        "run_private": run.manifest.private,
+        "unit": entry.unit,
+        "epsilon": request.epsilon,
+        "delta": entry.delta,
+        "noise_multiplier": noise[TEST_ACCURACY],
+        "auroc_noise_multiplier": noise.get(TEST_AUROC),
+        **{key: value for key, value in accuracy.items() if value is not None},
+        "test_counts": {"right": tested.right, "by_class": tested.by_class.tolist()},
+    }
+
+
+def dry_run_of_evaluation(request: EvaluateRequest, progress: Progress) -> DryRun:
+    """What `evaluate_private` would read and spend. Nothing is drawn, charged or written; raises as it does."""
+    with _prepared(request, progress) as (run, features, entry):
+        account = existing_book(features, request.book, group="test", unit=entry.unit)
+        note_not_compared(account, progress)
+        n_test, spent = test_units(features, entry.unit), preview(account, [entry])
+        path = features.path
+    book = None if account is None else account.path
+    facts = {
+        "run": str(request.run),
+        "unit": entry.unit,
+        "n_test": n_test,
+        "epsilon": request.epsilon,
+        "delta": entry.delta,
+        "noise_multipliers": {one.purpose: one.noise_multiplier for one in entry.releases},
+        "together": together_facts(spent),
+        "book": None if book is None else str(book),
+    }
+    noise = ", ".join(
+        f"{one.purpose} with noise multiplier {rounded_down(one.noise_multiplier, 4)}" for one in entry.releases
+    )
+    lines: Lines = [
+        ("reads", f"{run.folder}, and {path}: {n_test:,} private test {'people' if entry.unit == OWNER else 'rows'}"),
+        ("spends", f"epsilon {rounded_up(request.epsilon)} at delta {rounded_up(entry.delta or 0.0)}"),
+        ("", noise),
+        *together_line(spent),
+    ]
+    return DryRun(facts, [*lines, *written(book=book)])
+
+
+@contextmanager
+def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[RunFolder, FeatureReader, Entry]]:
+    """The run, the open features, and what the book is to count, after all checks. Raises as `evaluate_private`."""
+    if request.epsilon is None or request.calibrate is not None:
+        raise UsageError("--calibrate changes no prediction, nor the noisy AUROC; leave it out with --epsilon")
+    epsilon, run = check_epsilon(request.epsilon), run_folder.read_run(request.run)
+    moved_bias(run, request.prior)
+    run_folder.refuse_book_inside(request.book)
+    with matching.scored_file(run, request.features, progress) as features:
+        _check(run, features, request, progress)
+        unit = unit_of(features, request.unit, "test")
+        own, n_test = run.manifest.delta or None, test_units(features, unit)  # 0 for a run that used no private row
+        delta = own if request.delta is None else request.delta
+        if delta is None:
+            raise UsageError(f"run {run.folder} has no delta of its own; give --delta, below 1 / number of test rows")
+        n_classes = len(features.description.class_names)
+        releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes)
+        entry = Entry(
+            run=secrets.token_hex(16),
+            name=str(run.folder.absolute()),
+            method=EVALUATION,
+            unit=unit,
+            private=True,
+            delta=delta,
+            releases=releases,
+            first=run.manifest.book_id,
+        )
+        people = fewer_protected(features, entry, group="test")
+        if people is not None:
+            progress.note(people)
+        yield run, features, entry
+
+
+def _check(run: RunFolder, features: FeatureReader, request: EvaluateRequest, progress: Progress) -> None:
+    check_one_class(features, "evaluate --epsilon")
+    matching.check_fits(run, features, progress, allow_other=request.allow_other_features)
+    check_test_rows(features, "accuracy is measured on", private=True)
+    if not features.description.private_test:
+        raise UsageError(
+            f"epsilon is {request.epsilon:g}, and the test rows of {features.path} are public, so accuracy costs "
+            "nothing; leave out --epsilon, or declare the rows private with --private-test of import or extract"
+        )
+    matching.refuse_private_rows(run, features, progress)
+    if not run.manifest.private:
+        progress.note(
+            f"NOT PRIVATE: run {run.folder} is {run.manifest.guarantee}; epsilon is of this accuracy alone, and covers "
+            "no training row of the run"
+        )

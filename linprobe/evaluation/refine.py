@@ -33,12 +33,6 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
     Guarantee: post-processing. No private row is used: rows are compared with the training rows, if the run's feature
     file is here, only to refuse them. Every finding about private rows is a refusal, before anything is written. The
     budget book counts both runs as one.
-
-    Returns: run, refined (the run before), rows, strength, test_accuracy (None if the test rows are not here), epsilon,
-        delta.
-    Raises UsageError: a run that cannot be refined, or a signed one without its key. DataError: rows with labels or of
-    another backbone, or a feature file of the run that holds other rows now. PrivacyError: a run that does not verify
-    or is not private, rows of its training, or test rows that are private in a budget book.
     """
     progress.start(0, "reading rows")
     run = RunFolder(request.run)

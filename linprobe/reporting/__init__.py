@@ -1,1 +1,1 @@
-"""Reports on runs: the reviewer's page, the per-record report, tables and plots."""
+"""Reports on runs: the reviewer's page, releases and their pages, tables and plots."""

@@ -26,38 +26,8 @@ class Setting:
     shots: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run. One that does not spend its target has epsilon None, and stands for every epsilon; `auc` is private."""
-
-    row: str
-    setting: Setting
-    epsilon: float | None
-    seed: int
-    spends: bool
-    accuracy: float
-    balanced: float
-    auc: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number.
-
-    Attributes:
-        mean, std, best: of accuracy. balanced_mean, balanced_std, balanced_best: the same of balanced accuracy.
-    """
-
-    row: str
-    setting: Setting
-    epsilon: float | None
-    mean: float
-    std: float | None
-    runs: int
-    best: bool
-    balanced_mean: float
-    balanced_std: float | None
-    balanced_best: bool
+Summary = dict[str, Any]
+"""Runs that differ only in their seed: mean and sample standard deviation (None for a single run), number."""
 
 
 def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | None]]) -> bool:
@@ -68,19 +38,29 @@ def beats(mean: float, std: float | None, rivals: Iterable[tuple[float, float | 
     return all(spread is not None and mean - std > other + spread for other, spread in others)
 
 
-def summarise(results: Iterable[Result]) -> list[Summary]:
-    """One summary for each row, setting and epsilon, in order; `best` is one that `beats` its rivals, if any does."""
-    groups: dict[tuple[str, Setting, float | None], list[Result]] = defaultdict(list)
-    for result in results:
-        groups[result.row, result.setting, result.epsilon].append(result)
-    means = {key: _figures([one.accuracy for one in group]) for key, group in groups.items()}
-    balanced = {key: _figures([one.balanced for one in group]) for key, group in groups.items()}
-    spending = [key for key, group in groups.items() if group[0].spends]
+def summarise(runs: Iterable[Mapping[str, Any]], public: str, paragon: str) -> list[Summary]:
+    """One summary for each row, setting and epsilon, in order; `best` is one that `beats` its rivals, if any does.
+
+    A run that does not spend has epsilon None, and stands for every epsilon. The `boost` is of rows that spend, in
+    settings that also have the rows `public` and `paragon`.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        groups[run["method"], run["public"], run["shots"], run["epsilon"]].append(run)
+    means = {key: _figures([one["test_accuracy"] for one in group]) for key, group in groups.items()}
+    balanced = {key: _figures([one["test_balanced_accuracy"] for one in group]) for key, group in groups.items()}
     summaries = []
     for key, group in groups.items():
-        rivals = [other for other in spending if other[1:] == key[1:] and other != key] if group[0].spends else []
+        method, *setting, epsilon = key
+        rivals = [other for other in groups if other[1:] == key[1:] and other != key and epsilon is not None]
         best, balanced_best = (beats(*of[key], [of[other] for other in rivals]) for of in (means, balanced))
-        summaries.append(Summary(*key, *means[key], len(group), best, *balanced[key], balanced_best))
+        found = {"mean": means[key][0], "std": means[key][1], "runs": len(group), "best": best}
+        found |= {"balanced_mean": balanced[key][0], "balanced_std": balanced[key][1], "balanced_best": balanced_best}
+        levels = [means.get((name, *setting, None)) for name in (public, paragon)]
+        errors = [1 - level[0] for level in (levels[0], means[key], levels[1]) if level is not None]
+        gained = boost(*errors) if epsilon is not None and len(errors) == 3 else None
+        about = {"method": method, "public": setting[0], "shots": setting[1], "epsilon": epsilon}
+        summaries.append({**about, **found, "boost": gained})
     return summaries
 
 
@@ -94,26 +74,12 @@ def boost(error_public: float, error_private: float, error_paragon: float) -> fl
     return (error_public - error_paragon) / gap if gap > 0 else None
 
 
-def boosts(summaries: Sequence[Summary], public: str, paragon: str) -> dict[tuple[str, Setting, float], float | None]:
-    """Boost of every row that spends, in settings that also have the rows `public` and `paragon`."""
-    errors = {(summary.row, summary.setting): 1 - summary.mean for summary in summaries if summary.epsilon is None}
-    return {
-        (summary.row, summary.setting, summary.epsilon): boost(
-            errors[public, summary.setting], 1 - summary.mean, errors[paragon, summary.setting]
-        )
-        for summary in summaries
-        if summary.epsilon is not None and (public, summary.setting) in errors and (paragon, summary.setting) in errors
-    }
-
-
 Header = tuple[str, ...]
 Rows = list[tuple[str, ...]]
 MOST_PANELS_A_ROW = 3
 
 
-def comparison_table(
-    summary: Sequence[Mapping[str, Any]], *, balanced: bool = False, plain: bool = False
-) -> tuple[Header, Rows]:
+def comparison_table(summary: Sequence[Summary], *, balanced: bool = False, plain: bool = False) -> tuple[Header, Rows]:
     """Header and cells; a cell is the test accuracy, or the balanced accuracy, in percent as `mean ± std`.
 
     The best cell of its column and setting is bold, as in Markdown. In a `plain` cell, `mean±std`, `*` marks it, and a
@@ -135,7 +101,7 @@ def comparison_table(
     return header, [(*name, *(cells.get(at, cells.get(None, "-")) for at in columns)) for name, cells in lines.items()]
 
 
-def comparison_tables(summary: Sequence[Mapping[str, Any]], *, plain: bool = False) -> dict[str, tuple[Header, Rows]]:
+def comparison_tables(summary: Sequence[Summary], *, plain: bool = False) -> dict[str, tuple[Header, Rows]]:
     """The tables of a comparison by what they state: balanced accuracy only where it differs from accuracy anywhere."""
     found = {"test accuracy": comparison_table(summary, plain=plain)}
     if any(abs(line["balanced_mean"] - line["mean"]) > 1e-9 for line in summary):
@@ -184,12 +150,9 @@ def accuracy_against_epsilon(
     """Test accuracy against epsilon (the AdaMix paper's figure 1), a panel for each row and setting that spends.
 
     A panel shows its row with one standard deviation, the other rows of the setting in grey, and the rows `public` and
-    `paragon`, which spend nothing, as lines. `about` names the data and their number. The axis of accuracy begins at
-    `guessing`, the accuracy of always predicting the majority class.
-
-    Returns: `path`, or None if no row spends.
+    `paragon`, which spend nothing, as lines. The axis of accuracy begins at `guessing`. None if no row spends.
     """
-    spending = [one for one in summaries if one.epsilon is not None]
+    spending = [one for one in summaries if one["epsilon"] is not None]
     if not spending:
         return None
     curves, levels = _curves(summaries, (public, paragon))
@@ -226,11 +189,12 @@ def _curves(
     curves: dict[Setting, dict[str, list[tuple[float, float, float]]]] = {}
     found = {}
     for one in summaries:
-        if one.epsilon is None:
-            found[one.row, one.setting] = 100 * one.mean
+        setting = Setting(one["public"], one["shots"])
+        if one["epsilon"] is None:
+            found[one["method"], setting] = 100 * one["mean"]
         else:
-            point = (one.epsilon, 100 * one.mean, 100 * (one.std or 0.0))
-            curves.setdefault(one.setting, {}).setdefault(one.row, []).append(point)
+            point = (one["epsilon"], 100 * one["mean"], 100 * (one["std"] or 0.0))
+            curves.setdefault(setting, {}).setdefault(one["method"], []).append(point)
     levels = {at: {name: found[name, at] for name in free if (name, at) in found} for at in curves}
     return curves, levels
 
@@ -242,7 +206,7 @@ def _title(setting: Setting) -> str:
 
 
 def _spread(summaries: Sequence[Summary], *, several: bool) -> str:
-    runs = sorted({summary.runs for summary in summaries})
+    runs = sorted({summary["runs"] for summary in summaries})
     seeds = f"{runs[0]} seed{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
     spread = ", no spread." if runs[-1] == 1 else "; shaded: one standard deviation."
     return f"Points: mean over {seeds}{spread}" + " Grey: the other methods." * several

@@ -15,13 +15,9 @@ Cells = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class MetricTables:
-    """Tables of the metrics of a model on test rows.
+    """Tables of the metrics of a model on test rows: `overall`, and by class or label, `rows` in label order.
 
-    Attributes:
-        overall: names and texts of the metrics of all rows. header, rows: metrics by class or label, in label order.
-        lowest, highest: rows of the ten classes of lowest recall, lowest first, and of highest, highest first; empty
-            with few classes, and for labels.
-        by: what a row is, in words. headline: the metric that a script reads.
+    With many classes, `lowest` and `highest` have the ten of lowest and highest recall. Scripts read `headline`.
     """
 
     overall: Cells

@@ -1,22 +1,19 @@
 """`linprobe report`: the page of a verified run, one HTML file without fonts, addresses or requests.
 
-`page.html.jinja` escapes every value, as class and file names come from the user. The drawing is SVG made with
-`xml.etree`, 360 units wide: the width of a phone. The only script is the check of `verify.html`, which judges a copy of
-the run's files and stands beside what Python found.
+`page.html.jinja` escapes every value, as class and file names come from the user. The only script is the check of
+`verify.html`, which judges a copy of the run's files and stands beside what Python found.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, tostring
 
-import numpy as np
 from scipy.special import expit, ndtr
 
 from linprobe.accounting.accountants import LARGEST_EXPONENT, AttackLimit
@@ -26,13 +23,12 @@ from linprobe.atomic_files import write_whole
 from linprobe.errors import UsageError, printable, writing
 from linprobe.options.requests import ReportRequest
 from linprobe.reporting.metric_tables import tables_of
-from linprobe.reporting.release_pages import holds_if, templates, test_text, unit_text, unprotected
+from linprobe.reporting.release_pages import holds_if, recorded_totals, templates, test_text, unit_text, unprotected
 from linprobe.runs.check import Recomputed, not_checked, verified
 from linprobe.runs.figures import no_better_than_guessing
 from linprobe.runs.guarantee import PLAINLY, accountant_of, limit_of
 from linprobe.runs.manifest import MANIFEST, MANIFEST_FORMAT, PER_RECORD, SIGNATURE, Manifest, Published
 from linprobe.runs.officer_page import Copy, copy_of, policy, report_script
-from linprobe.runs.recorded import recorded_totals
 from linprobe.runs.release_rules import PURPOSES
 from linprobe.runs.run_folder import RunFolder, inputs_of, new_files
 
@@ -42,25 +38,12 @@ BLANK = "\N{NO-BREAK SPACE}"  # to be filled in by hand
 RATES = (0.001, 0.01, 0.1)
 ALMOST_NOTHING = 0.99  # share of right guesses from which a promise is worth little, as in verify.html
 MOST_IN_MATRIX = 10  # classes of a confusion matrix with names and numbers; more columns would not fit
-WIDTH, LEFT, RIGHT, TOP = 360, 56, 345, 12  # of the drawing
-LEAST_RATE = 0.001  # where both logarithmic axes begin
-NAMED_AT = 0.03  # rate at which the lines of the drawing have their names
 MANY = {OWNER: "people", RECORD: "records"}
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The contents of the page.
-
-    Attributes:
-        checked: what `verified` recomputed. stated: what nothing in the folder proves.
-        test_metrics: what `figures_by_task` found on public test rows; None without such rows.
-        title, owner: in the user's words; None for a title from the run, and for a blank line to fill in.
-        total: of all runs on the feature file, in words.
-        copy: of the run's files, for the check in the browser; None for a run that is too large.
-        signed: whether the run is.
-    """
+    """The contents of the page: what `verified` recomputed, `stated` keys that nothing proves, and the user's words."""
 
     name: str
     manifest: Manifest
@@ -76,10 +59,7 @@ class Evidence:
 
 
 def report(request: ReportRequest) -> str:
-    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together.
-
-    Raises PrivacyError: the run does not verify. UsageError: no name of a page. DataError: a damaged histogram.
-    """
+    """Verify a run as `verify` does, then write its page; returns a private line on what all runs cost together."""
     html, folder = request.html, request.run
     if html.suffix.lower() not in SUFFIXES:
         raise UsageError(f"page {html} ends in {html.suffix!r}; allowed: {', '.join(SUFFIXES)}; try {html}.html")
@@ -108,7 +88,6 @@ def report(request: ReportRequest) -> str:
 
 
 def page(evidence: Evidence) -> str:
-    """The whole page as HTML. Paths are shortened: folders could reveal facts about the owner's machine."""
     manifest = evidence.manifest
     limit, public_from, options = limit_of(manifest), manifest.public_from, dict(manifest.options)
     for path in filter(None, (manifest.features, manifest.public_file)):
@@ -173,12 +152,7 @@ _pages.filters |= {
 
 
 def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
-    """What the guarantee allows an attacker: as a factor, at the rates of `RATES`, and drawn."""
-    allowed = {rate: _percent_above(float(limit(rate))) for rate in RATES}
-    points = ", ".join(f"{most} at {_percent(rate)}" for rate, most in allowed.items())
-    description = (
-        f"The guarantee allows at most {points}. Guessing finds the share that it names by mistake. Logarithmic axes."
-    )
+    """What the guarantee allows an attacker: as a factor, in right guesses, and at the rates of `RATES`."""
     epsilon, delta = manifest.bound
     # the largest share of right guesses whether a record was in the data, at even odds: Phi(mu / 2), or by pairs
     pairs = _right_guesses_at(limit.epsilons, limit.deltas)
@@ -189,9 +163,8 @@ def _limits(manifest: Manifest, limit: AttackLimit) -> dict[str, Any]:
         "guesses": float(guesses),
         "weak": guesses >= ALMOST_NOTHING,
         "guesses_of_any": float(_right_guesses_at(epsilon, delta)),
-        "rows": [(_percent(rate), most, _percent(rate)) for rate, most in allowed.items()],
+        "rows": [(_percent(rate), _percent_above(float(limit(rate))), _percent(rate)) for rate in RATES],
         "source": limit.source,
-        "drawing": attack_limit_drawing(lambda fpr: float(limit(fpr)), description, MANY[manifest.unit]),
     }
 
 
@@ -257,41 +230,3 @@ def _histogram(number: int, histogram: dict[str, Any], release: Published, unit:
         "release": release,
         "rows": [(f"{rounded_up(low)} to {rounded_up(high)}", f"{count:,}") for low, high, count in bins],
     }
-
-
-def attack_limit_drawing(limit: Callable[[float], float], description: str, many: str) -> str:
-    """The true-positive rates that a `limit` allows, against guessing, on logarithmic axes; `description` in words."""
-    bottom = 250
-    label = f"Members an attacker can find, against {many} named by mistake"
-    svg = Element("svg", {"viewBox": f"0 0 {WIDTH} 295", "role": "img", "aria-label": f"{label}. {description}"})
-    SubElement(svg, "title").text, SubElement(svg, "desc").text = label, description
-
-    def place(fpr: float, tpr: float) -> Point:
-        across, up = (1 + math.log10(max(value, LEAST_RATE)) / 3 for value in (fpr, tpr))
-        return LEFT + across * (RIGHT - LEFT), bottom - up * (bottom - TOP)
-
-    corner, end = place(LEAST_RATE, LEAST_RATE), place(1, 1)
-    curve = [*(place(rate, limit(rate)) for rate in np.geomspace(LEAST_RATE, 1, 91).tolist()[:-1]), end]
-    _path(svg, [*curve, corner], "area")
-    _path(svg, curve, "curve")
-    _path(svg, [corner, end], "guess")
-    _path(svg, [(LEFT, TOP), (LEFT, bottom), (RIGHT, bottom)], "axis")
-    for rate, words in ((0.001, "0.1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
-        _text(svg, place(rate, 1)[0], bottom + 17, words, "end" if rate == 1 else "middle")
-        _text(svg, LEFT - 6, place(LEAST_RATE, rate)[1] + 4, words, "end")
-    _text(svg, (LEFT + RIGHT) / 2, bottom + 36, "named by mistake (false positives)", "middle")
-    middle = (TOP + bottom) / 2
-    _text(svg, 12, middle, "members found", "middle", transform=f"rotate(-90 12 {middle})")
-    (x, y), low = place(NAMED_AT, limit(NAMED_AT)), place(NAMED_AT, NAMED_AT)
-    above = y > TOP + 22
-    _text(svg, x - 8 if above else x + 8, y - 6 if above else y + 18, "guarantee’s limit", "end" if above else "start")
-    _text(svg, low[0] + 8, low[1] + 12, "guessing")
-    return tostring(svg, encoding="unicode", short_empty_elements=False)
-
-
-def _text(svg: Element, x: float, y: float, words: str, anchor: str = "start", **more: str) -> None:
-    SubElement(svg, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}, **more).text = words
-
-
-def _path(svg: Element, points: Iterable[Point], kind: str) -> None:
-    SubElement(svg, "path", {"d": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), "class": kind})

@@ -45,7 +45,6 @@ from linprobe.methods import Method
 from linprobe.options import VOTE
 from linprobe.options.requests import VerifyRequest
 from linprobe.runs import release_rules as rules
-from linprobe.runs import signature
 from linprobe.runs.figures import noisy_accuracy
 from linprobe.runs.guarantee import (
     ADJACENCIES,
@@ -72,11 +71,11 @@ from linprobe.runs.manifest import (
     DamagedManifestError,
     Manifest,
     digest_of,
+    stated_in,
 )
 from linprobe.runs.officer_page import is_officer_page
 from linprobe.runs.refined_weights import unrefinable
-from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.specification import stated_in
+from linprobe.runs.run_folder import RunFolder, public_key
 
 FINDINGS = (
     "private", "epsilon", "epsilon_cross_check", "epsilon_autodp", "epsilon_dp_accounting", "delta", "gdp_mu",
@@ -90,12 +89,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the ledger of a run costs by all accountants, as computed now.
-
-    Attributes:
-        epsilon_autodp, epsilon_dp_accounting: a third opinion, the second on samples; None where the library has none.
-        releases: their number.
-    """
+    """What the ledger of a run costs by all accountants, as computed now; None where a library has no third opinion."""
 
     epsilon: float | None
     epsilon_cross_check: float | None
@@ -136,8 +130,7 @@ def check_complete(run: RunFolder) -> None:
 def check_run(run: RunFolder) -> Recomputed:
     """Recompute the guarantee of a run from its ledger with all accountants; compare every figure, digest and key.
 
-    Raises PrivacyError: an edited manifest, weights or ledger, a missing file, or a figure or key that does not match.
-    DataError: not a run folder, or a damaged manifest.
+    Raises PrivacyError: anything that does not match. DataError: not a run folder, or a damaged manifest.
     """
     path, content, manifest = run.folder / LEDGER, ledger_of(run), run.manifest
     selection = read_selection(path, content)
@@ -546,11 +539,9 @@ def check_signature(run: RunFolder, key: Ed25519PublicKey) -> None:
 
 @dataclass(frozen=True)
 class FirstModel:
-    """The initial weights that a run takes from an earlier run.
+    """The initial weights that a run takes from an earlier run, as in `RunFolder`; the mean over voters if it votes.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): as in `RunFolder`; the mean over voters if the run votes.
-        releases: the earlier run's releases, all under the purpose `inherited`. manifest: of the earlier run.
+    All `releases` of the earlier run have the purpose `inherited`.
     """
 
     weights: NDArray[np.floating]
@@ -580,7 +571,7 @@ class FirstRun:
         """The weights and the releases they depend on, at the first use.
 
         Raises DataError, PrivacyError: as `check_run`, or a damaged model. PrivacyError: the run is not private, so a
-        run that starts from it cannot be private either, or a private selection chose it.
+        run that starts from it cannot be private either.
         """
         run = self.run
         manifest, weights, bias = run.manifest, run.weights, run.bias
@@ -602,11 +593,7 @@ class FirstRun:
 def verify_run(request: VerifyRequest) -> dict[str, Any]:
     """Check that a run is private and intact, and that all accountants agree on its guarantee.
 
-    Returns: run, verified, private, epsilon, epsilon_cross_check, epsilon_autodp and epsilon_dp_accounting (third
-        opinions on sums over all rows and over samples; None where the library has none), delta, gdp_mu, zcdp_rho,
-        releases, data, signature and per_record (what was checked, in words), not_covered (pages that no digest and so
-        no signature covers), stated_not_checked (keys of the manifest and files that nothing in the folder proves),
-        refused (why it is not verified). Figures that were not verified are None.
+    Returns `FINDINGS` by name: figures that were not verified are None, and `refused` says why the run is not verified.
     Raises DataError: not a run folder, or an unreadable key or feature file.
     """
     folder, features, unlabelled, before = request.run, request.features, request.unlabelled, request.before
@@ -635,12 +622,12 @@ def verify_run(request: VerifyRequest) -> dict[str, Any]:
     return {**result, "verified": True}
 
 
-def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any]) -> list[str]:
-    if public_key is None:
+def _check_signed(run: RunFolder, key_file: Path | None, result: dict[str, Any]) -> list[str]:
+    if key_file is None:
         if SIGNATURE in run.names:
             result["signature"] = "not checked: give --public-key FILE"
         return []
-    key = signature.public_key(public_key)
+    key = public_key(key_file)
     check_complete(run)  # an incomplete run lacks more than a signature
     check_signature(run, key)
     uncovered = not_covered(run)
@@ -650,7 +637,7 @@ def _check_signed(run: RunFolder, public_key: Path | None, result: dict[str, Any
             "list them (as in releases of linprobe 0.2.0); move them away to verify the rest, or ask the owner for a "
             "release made with --sign KEY"
         )
-    result["signature"] = f"by the key in {public_key}"
+    result["signature"] = f"by the key in {key_file}"
     return [SIGNATURE]
 
 

@@ -3,24 +3,12 @@ class, or by label; `test_figures.json`, which must agree with itself; and what 
 
 Weights are one set, (n_features, n_classes) with bias (n_classes,), or a stack of voters, (n_voters, n_features,
 n_classes) with bias (n_voters, n_classes). Each voter has one vote; ties go to the higher summed probability.
+`docs/metrics.md` and `docs/labels.md` define the metrics. Intervals take rows as independent.
 
 Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 1927: the interval of a share.
 Hanley, McNeil, "The Meaning and Use of the Area under a ROC Curve", Radiology 1982.
-Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error.
-
-    balanced accuracy  mean recall of the classes with rows
-    calibration error  sum over bins b of n_b / n |accuracy_b - confidence_b|; a bin holds the rows whose largest
-                       probability, the confidence, is in ((b - 1) / 15, b / 15]
-    average precision  sum over thresholds of (recall_t - recall_{t-1}) precision_t, one threshold for each score
-
-`docs/metrics.md` and `docs/labels.md` define the others. A label is given where its probability, the sigmoid of its
-score, is above one half. Intervals take rows as independent. Several rows of one person make the true interval wider.
-
-Temperature scaling: Guo et al. 2017, section 4.2.
-
-    T = argmin over T of -sum_i log softmax(z_i / T)_{y_i}        z_i: class scores of row i in nats, y_i: its class
-
-The loss is convex in 1/T, so its minimum over an interval is found by a line search. No prediction changes.
+Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017: the calibration error, and in
+section 4.2 the temperature: the loss is convex in 1/T, so a line search finds its minimum. No prediction changes.
 """
 
 from __future__ import annotations
@@ -53,21 +41,7 @@ from linprobe.mechanisms.score_histogram import (
 )
 from linprobe.methods import Method
 from linprobe.options import DEFAULT_DELTA
-from linprobe.runs.manifest import (
-    COUNT,
-    NUMBER,
-    SHARE,
-    TEXT,
-    WHOLE,
-    Accuracy,
-    Manifest,
-    NoisyCounts,
-    by_name,
-    fits,
-    list_of,
-    none_or,
-    record,
-)
+from linprobe.runs.manifest import CLASS_METRICS, LABEL_METRICS, Accuracy, Manifest, NoisyCounts, fits
 
 LEAST, MOST = 0.01, 100.0  # temperatures; rows that are all predicted correctly have no minimum above 0
 
@@ -169,8 +143,7 @@ def count_private(
 ) -> tuple[float, float]:
     """Number of correct predictions, and of rows that are not zero: an empty place counts in neither.
 
-    With `bounds`, the sum over people of the share of their rows that are right, and the number of people who have
-    rows.
+    With `bounds`, the sum over people of the share of their rows that are right, and the number of people with rows.
     """
     right, total = 0.0, 0
     for scores, y in _scored(rows.blocks(), weights, bias, bounds):
@@ -252,10 +225,8 @@ def signal_to_noise(epsilon: float, delta: float, n_units: int, n_classes: int) 
 
 
 def expected(epsilon: float, delta: float, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size.
-
-    Returns: signal_to_noise (g above), percent_with_public and percent_without (least and largest measured
-        percent of the gap from only-public, or from guessing, to the best accuracy measured), expect (in words).
+    """What accuracy to expect of a run on `n_rows` private rows of `n_classes` classes of about the same size: g above,
+    least and largest measured percent of the gap to the best accuracy, from only-public and from guessing, and words.
     """
     g = signal_to_noise(check_epsilon(epsilon), check_delta(delta, n_rows), n_rows, n_classes)
     _, known, cold = next(band for band in BANDS if g < band[0])
@@ -304,20 +275,14 @@ def figures_by_task(
     temperature: float = 1.0,
     most_passes: int | None = None,
 ) -> dict[str, Any]:
-    """Accuracy, balanced accuracy, AUROC, calibration error, a confusion matrix, and figures of each class.
+    """Accuracy, balanced accuracy, AUROC, calibration error, confusion matrix, figures by class; or `label_figures`.
 
     Args:
-        task: for multilabel it returns what `label_figures` does, without the last two arguments.
         read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
-        n_rows: their number, at least 1. weights, bias: one set or a stack of voters.
         temperature: divides the class scores before the softmax; without effect on votes.
-        most_passes: leave AUROC out if it needs more passes over the rows; None for no limit. A pass holds
-            `SCORES_A_PASS` probabilities.
-    Returns: test_rows, test_accuracy, balanced_accuracy, macro_auroc (mean over the classes that have one, else None),
-        calibration_error, commonest_class and commonest_share (of the test rows), per_class (by name: n, recall,
-        recall_interval, predicted, precision, precision_interval, auroc; None for a share of no rows, and for the AUROC
-        of a class that no row or every row has), confusion_matrix (rows: true class, columns: predicted class; None
-        above `MOST_CLASSES_IN_MATRIX` classes), calibration (n, confidence, accuracy of each bin that has rows).
+        most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
+    Returns: None for the share of no rows, for the AUROC of a class that no row or every row has, and for a confusion
+        matrix (rows: true class) of more than `MOST_CLASSES_IN_MATRIX` classes; bins of the calibration with rows.
     """
     if task == MULTILABEL:
         return label_figures(read, n_rows, weights, bias, names)
@@ -425,16 +390,10 @@ def label_figures(
 ) -> dict[str, Any]:
     """AUROC, average precision, accuracy, recall and precision of each label, and their means.
 
-    Args:
-        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-            pass holds `SCORES_A_PASS` scores; more labels take more passes.
-        n_rows: their number, at least 1.
-        weights, bias: (n_features, n_labels) and (n_labels,).
-    Returns: test_rows, macro_auroc and macro_average_precision (means over the labels that some, but not all, test rows
-        have, else None), label_accuracy (mean over labels), commonest_accuracy (label accuracy of always predicting the
-        majority answer), per_label (by name: n rows with the label, predicted, accuracy, accuracy_interval, auroc,
-        average_precision, recall, recall_interval, precision, precision_interval; None for a share of no rows, and for
-        the AUROC and average precision of a label that no row or every row has).
+    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
+    pass holds `SCORES_A_PASS` scores; more labels take more passes. `commonest_accuracy` is the label accuracy of
+    always predicting the majority answer. None is for a share of no rows, and for the AUROC and average precision of a
+    label that no row or every row has.
     """
     width = max(1, SCORES_A_PASS // n_rows)
     found: dict[str, dict[str, Any]] = {}
@@ -483,34 +442,6 @@ def average_precision(mine: Marks, score: Floats) -> float:
     return float(np.sum(np.diff(hits, prepend=0) / hits[-1] * hits / taken))
 
 
-METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
-OF_BOTH = {  # of a class, and of a label
-    **dict.fromkeys(("n", "predicted"), WHOLE),
-    **dict.fromkeys(("recall", "precision", "auroc"), METRIC),
-    **dict.fromkeys(("recall_interval", "precision_interval"), INTERVAL),
-}
-OF_CLASS = record(**OF_BOTH)
-CLASS_METRICS = record(
-    test_rows=COUNT,
-    test_accuracy=SHARE,
-    balanced_accuracy=SHARE,
-    macro_auroc=METRIC,
-    calibration_error=SHARE,
-    commonest_class=TEXT,
-    commonest_share=SHARE,
-    per_class=by_name(OF_CLASS),
-    confusion_matrix=none_or(list_of(list_of(WHOLE))),
-    calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
-)
-OF_LABEL = record(**OF_BOTH, accuracy=SHARE, accuracy_interval=INTERVAL, average_precision=METRIC)
-LABEL_METRICS = record(
-    test_rows=COUNT,
-    macro_auroc=METRIC,
-    macro_average_precision=METRIC,
-    label_accuracy=SHARE,
-    commonest_accuracy=SHARE,
-    per_label=by_name(OF_LABEL),
-)
 STATED_OF_CLASSES = {  # keys of the manifest, and of the file
     "n_test": "test_rows",
     "test_accuracy": "test_accuracy",
@@ -703,8 +634,7 @@ def test_epsilon_of(
 ) -> float | None:
     """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
 
-    Raises UsageError: --test-epsilon without private test rows, for a method that spends nothing, or for people where
-    the test rows have no owners. PrivacyError: delta of at least 1 / (number of test rows, or people).
+    Raises UsageError: an option without use, or no owners. PrivacyError: delta of at least 1 / (number of test units).
     """
     if given is None:
         return None

@@ -62,9 +62,6 @@ def privacy_statement(
 ) -> PrivacyStatement:
     """The guarantee of one training run, recomputed from the recorded events, not from the plan.
 
-    Args:
-        n_private: number of private units. unit: `record` or `owner`.
-        software: versions of what computed the result.
     Raises PrivacyError: the events are not the planned ones, or cost more than the target. This is an error in the
     method or in linprobe; no result is written.
     """

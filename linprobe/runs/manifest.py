@@ -1,10 +1,7 @@
-"""The manifest: one JSON object that a privacy reviewer can check line by line.
+"""The manifest: one JSON object that a privacy reviewer can check line by line, and what proves each key and file.
 
-`Manifest` is the one list of its keys, and `docs/run-folder.md` explains them. A new key is one field with the kind of
-its value; a default keeps manifests without it readable. `docs/manifest.schema.json` is `json_schema()`.
-
-The manifest holds digests of the run's files and of itself. They detect an edit, but not a forger who rewrites
-everything. To detect that, sign the folder.
+`Manifest` is the one list of its keys: a new key is one field with the kind of its value, and a default keeps manifests
+without it readable. Its digests detect an edit, but not a forger who rewrites everything: sign the folder for that.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, is_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Self, get_type_hints
+from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 from linprobe import __version__
 from linprobe.accounting.events import HISTOGRAM, OF_FILE, OWNER, RECORD, UNITS, Releases
@@ -129,6 +126,40 @@ EXTRACTION = record(
     arguments=none_or(by_name(ANY)),
 )
 SOFTWARE = {**by_name(TEXT), "required": ["linprobe"]}
+PUBLISHED_HISTOGRAM = record(
+    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
+    bin_edges=list_of(NUMBER),
+    noisy_counts=list_of(INTEGER),
+)
+# of `test_figures.json`
+METRIC, INTERVAL = none_or(SHARE), none_or(list_of(SHARE))
+OF_BOTH = {  # of a class, and of a label
+    **dict.fromkeys(("n", "predicted"), WHOLE),
+    **dict.fromkeys(("recall", "precision", "auroc"), METRIC),
+    **dict.fromkeys(("recall_interval", "precision_interval"), INTERVAL),
+}
+OF_CLASS = record(**OF_BOTH)
+CLASS_METRICS = record(
+    test_rows=COUNT,
+    test_accuracy=SHARE,
+    balanced_accuracy=SHARE,
+    macro_auroc=METRIC,
+    calibration_error=SHARE,
+    commonest_class=TEXT,
+    commonest_share=SHARE,
+    per_class=by_name(OF_CLASS),
+    confusion_matrix=none_or(list_of(list_of(WHOLE))),
+    calibration=list_of(record(n=COUNT, confidence=NUMBER, accuracy=NUMBER)),
+)
+OF_LABEL = record(**OF_BOTH, accuracy=SHARE, accuracy_interval=INTERVAL, average_precision=METRIC)
+LABEL_METRICS = record(
+    test_rows=COUNT,
+    macro_auroc=METRIC,
+    macro_average_precision=METRIC,
+    label_accuracy=SHARE,
+    commonest_accuracy=SHARE,
+    per_label=by_name(OF_LABEL),
+)
 PUBLISHED_FILE = _kind("published_histogram_N.json", type="string", pattern=HISTOGRAM_FILE)
 
 
@@ -210,18 +241,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Refinement:
-    """How public rows without labels changed the weights; `unrefined.npz` holds those before.
-
-    Attributes:
-        file: of the rows. rows: their number. digest: SHA-256 of the rows and their ids.
-        strength: of the change, from 0 to 1.
-        similar: noisy number of private rows near these rows; None without a release of it, as for a finished run.
-        gain: noisy number by which more private rows are labelled right after refinement than before, and the share of
-            rows that was `expected`; None without a release of it. Where it tells of harm, the strength is 0.
-        near_shots: `near`, the number of public shots near these rows, and `of`, the number of all public shots; None
-            without public shots, or with `similar`.
-        run, run_digest: name of the run that was refined and digest of its manifest; None if training did it.
-    """
+    """How public rows without labels changed the weights in `unrefined.npz`; `docs/run-folder.md` has the fields."""
 
     file: Annotated[str, TEXT]
     rows: Annotated[int, COUNT]
@@ -254,9 +274,7 @@ class CountsByClass:
 class PrivacyStatement:
     """The guarantee of a run and how it was reached. The annotated fields are the keys of the JSON object, in order.
 
-    Attributes:
-        absent: keys that are left out while they hold their default: `later` ones of an earlier manifest, and those
-            of other kinds of run.
+    Keys that are `absent` are left out while they hold their default: later ones, and those of other kinds of run.
     """
 
     guarantee: Annotated[str, TEXT]
@@ -317,8 +335,6 @@ class PrivacyStatement:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatement(PrivacyStatement):
-    """How a run was made: rows, options, machine."""
-
     precision: Annotated[str, TEXT]
     device: Annotated[str, TEXT]
     created: Annotated[str, TEXT]
@@ -471,7 +487,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def is_earlier(self) -> bool:
-        """Whether version 0.2 made the run."""
         return ARITHMETIC not in self.software
 
     @property
@@ -509,7 +524,6 @@ class Manifest(Accuracy, RunStatement):
 
     @property
     def histogram_files(self) -> list[str]:
-        """The files of the published histograms that were not lost."""
         return [release.file for release in self.published if release.file is not None]
 
 
@@ -594,3 +608,147 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
     "test_counts": lambda found: None if found is None else NoisyCounts(**found),
     "class_counts": lambda found: None if found is None else CountsByClass(**found),
 }
+
+
+# what `verify` takes as proof of each key and file; `docs/run-folder.md` has the tables
+ANEW, RECOMPUTED, MATCHED, SCHEMA, SIGNED = "digest", "ledger", "matched", "schema", "signature"
+STATED = "stated"
+MEANINGS = {
+    ANEW: "`verify` computes the digest anew",
+    RECOMPUTED: "`verify` recomputes it from the ledger",
+    MATCHED: "it must agree with other keys or files; whoever changes all of them together is not caught",
+    SCHEMA: "only one value is allowed",
+    SIGNED: "`--public-key` checks the signature",
+    STATED: "nothing in the folder proves the value; rules may bound it. `verify` lists it as stated, not checked",
+}
+
+
+class Proof(NamedTuple):
+    """What proves a key or a file: `by`, one of `MEANINGS`, and `what` is compared or required, in words."""
+
+    by: str
+    what: str
+
+
+PROOFS: Mapping[str, Proof] = {
+    "format": Proof(SCHEMA, "3"),
+    "guarantee": Proof(RECOMPUTED, "the sentence that follows from epsilon, delta, releases and `unit`"),
+    "private": Proof(MATCHED, "`seed_kind`, `noise_source` and the option `insecure_seed`"),
+    "mechanism": Proof(MATCHED, "`sampling_rate`, `selection` and `unit`"),
+    "epsilon": Proof(RECOMPUTED, "at least what the ledger costs; cross-check and third opinion do not contradict it"),
+    "epsilon_if_seed_were_secret": Proof(RECOMPUTED, "as `epsilon`; null in a private run"),
+    "delta": Proof(
+        RECOMPUTED,
+        "below 1 / `n_private` and 1 / `largest_n_private`; epsilon is recomputed at this delta; equals the option "
+        "`delta`",
+    ),
+    "epsilon_target": Proof(STATED, "at least `epsilon`"),
+    "gdp_mu": Proof(RECOMPUTED, "equal to what the ledger gives"),
+    "zcdp_rho": Proof(RECOMPUTED, "equal to what the ledger gives"),
+    "noise_multiplier": Proof(RECOMPUTED, "equal in every `gradient` line"),
+    "sampling_rate": Proof(RECOMPUTED, "equal in every `gradient` line"),
+    "steps": Proof(RECOMPUTED, "the number of `gradient` lines, and of lines of `history.csv`"),
+    "releases": Proof(RECOMPUTED, "equal to what the ledger gives"),
+    "accountant": Proof(MATCHED, "an accountant that covers the releases; it recomputes epsilon"),
+    "cross_check": Proof(MATCHED, "the second accountant that belongs to `accountant`"),
+    "method": Proof(STATED, "a known method, whose `paper` agrees"),
+    "paper": Proof(MATCHED, "the paper of `method`"),
+    "adjacency": Proof(MATCHED, "`unit`"),
+    "unit": Proof(STATED, "`guarantee`, `mechanism` and `adjacency` name the same unit"),
+    "n_units": Proof(STATED, "equals `n_private`"),
+    "n_private": Proof(STATED, "`per_record.npz`, if there, has the same number of ids; `--features` proves it"),
+    "largest_n_private": Proof(STATED, "`n_private` or more; null if `init` names no run"),
+    "n_public": Proof(STATED, "`--features` proves it"),
+    "n_public_owners": Proof(STATED, "null unless `unit` is owner and `public_shots` above 0; `--features` proves it"),
+    "noise_source": Proof(MATCHED, "`private`"),
+    "seed_kind": Proof(MATCHED, "`private`"),
+    "created": Proof(STATED, "a time"),
+    "n_features": Proof(MATCHED, "the shape of the model"),
+    "n_classes": Proof(MATCHED, "the shape of the model, and `class_names`"),
+    "class_names": Proof(STATED, "`n_classes` names; `--features` proves them"),
+    "task": Proof(STATED, "a task that `method` trains; `--features` proves it"),
+    "options": Proof(
+        STATED,
+        "`delta`, `n_steps`, `noise_multiplier`, `sampling_rate` and `clip_norm` agree with the ledger; an `init` that "
+        "is no folder excludes `inherited` releases",
+    ),
+    "centre": Proof(
+        STATED, "`private` needs a `mean` release, `unlabelled` none, and enough `similar` rows in `refined`"
+    ),
+    "per_owner_rows": Proof(STATED, "null unless `unit` is owner"),
+    "class_weights": Proof(STATED, "names the classes"),
+    "public_digest": Proof(STATED, "`--features` proves it"),
+    "class_counts": Proof(STATED, "needs the `class counts` release, whose noise is `std`; names the classes"),
+    "class_prior": Proof(STATED, "`uniform` needs `class_counts`"),
+    "test_owners": Proof(STATED, "`--features` proves it"),
+    "test_rows": Proof(STATED, "`private` has released figures only; `none` has none; `--features` proves `public`"),
+    "test_accuracy": Proof(STATED, "`test_figures.json`, or `test_counts`; `--features` proves it on public rows"),
+    "test_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
+    "test_balanced_accuracy": Proof(MATCHED, "`test_accuracy_per_class`"),
+    "test_balanced_accuracy_std": Proof(MATCHED, "the `test accuracy` release and `test_counts`; else null"),
+    "test_macro_auroc": Proof(STATED, "`test_figures.json`, or `test_scores` and `test_counts`"),
+    "test_macro_auroc_std": Proof(MATCHED, "the `test AUROC` release, `test_scores` and `test_counts`; else null"),
+    "test_calibration_error": Proof(STATED, "`test_figures.json`"),
+    "test_accuracy_per_class": Proof(STATED, "`test_figures.json`, or `test_counts`"),
+    "n_test": Proof(STATED, "`test_figures.json`; 0 without test rows"),
+    "test_macro_average_precision": Proof(STATED, "`test_figures.json`"),
+    "test_label_accuracy": Proof(STATED, "`test_figures.json`"),
+    "test_counts": Proof(STATED, "needs the `test accuracy` release; accuracies and noise follow from it"),
+    "test_scores": Proof(STATED, "needs the `test AUROC` release; the AUROC and its error follow from it"),
+    "tuning": Proof(STATED, "needs the `selection` release, whose noise is `std`, or `selection`"),
+    "refined": Proof(
+        STATED,
+        "stands beside `unrefined.npz`; `--unlabelled` proves all but the counts of `similar` and `gain`, which have "
+        "the noise of their releases, with `--features` if it has `near_shots`, and `--run` names the same run",
+    ),
+    "published": Proof(STATED, "one `histogram` line each, with its noise"),
+    "selection": Proof(RECOMPUTED, "equal to the ledger's line"),
+    "private_commitment": Proof(STATED, "`--features` proves it"),
+    "per_record_commitment": Proof(
+        MATCHED, "`per_record.npz`; stated where that file is absent; null if nothing was released"
+    ),
+    "files": Proof(ANEW, "of every file but `per_record.npz`, `verify.html`, `manifest.json` and its signature"),
+    "manifest_digest": Proof(ANEW, "of all other keys"),
+}
+KEYS: Mapping[str, Proof] = {name: PROOFS.get(name, Proof(STATED, "")) for name in ("format", *Manifest.keys())}
+FILES: Mapping[str, Proof] = {
+    MANIFEST: Proof(ANEW, "`manifest_digest`; each key as above"),
+    SIGNATURE: Proof(SIGNED, "of `manifest.json`; stated without `--public-key`"),
+    LEDGER: Proof(
+        RECOMPUTED,
+        "digest; lines as linprobe writes them, with steps 0, 1, 2, ...; `releases` and epsilon follow from it; "
+        "sensitivities follow from `purpose`, and from `clip_norm` in `history.csv`",
+    ),
+    MODEL: Proof(STATED, "digest; `weights` and `bias` of the stated shape, finite, and not one byte besides them"),
+    UNREFINED: Proof(STATED, "digest; as `model.npz`; `--unlabelled` refines it to the model, `--run` proves it"),
+    HISTORY: Proof(STATED, "digest; a line of public facts for each of the `steps`; `clip_norm` is matched"),
+    TEST_FIGURES: Proof(STATED, "digest; agrees with itself and with the manifest"),
+    CONFIG: Proof(STATED, "digest"),
+    "published_histogram_N.json": Proof(
+        STATED, "digest; finite `bin_edges`, one more than `noisy_counts`, which are whole"
+    ),
+    CARD: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    CLAIM: Proof(STATED, "digest; in releases of linprobe 0.2.0 nothing, which `verify` says"),
+    VERIFY_PAGE: Proof(MATCHED, "the page that this linprobe or an earlier one puts into a release; may be absent"),
+    PER_RECORD: Proof(
+        STATED, "`per_record_commitment` binds ids, losses and key; `n_private` ids; no further arrays; layout is free"
+    ),
+}
+
+
+def stated_in(manifest: Manifest, names: frozenset[str]) -> list[str]:
+    """The keys and files that a run states, a missing key as its default, and nothing in its folder proves."""
+    of_kind = {
+        *(() if manifest.several_labels else OF_LABELS),
+        *(() if manifest.test_rows == "private" else NOISY_TEST),
+        *(WITH_COUNTS if manifest.class_counts is None else ()),
+        "test_owners",  # a run without it has test people apart
+        "largest_n_private",  # a run without it counts no releases of another one, or states no number for it
+        "refined",  # a run without it was not refined
+    }
+    keys = [key for key, proof in KEYS.items() if proof.by == STATED and (manifest.has(key) or key not in of_kind)]
+    if PER_RECORD not in names and manifest.per_record_commitment is not None:
+        keys.append("per_record_commitment")
+    unsigned = [SIGNATURE] if SIGNATURE in names else []
+    files = [name for name, proof in FILES.items() if proof.by == STATED and name in names]
+    return [*keys, *files, *unsigned, *manifest.histogram_files]

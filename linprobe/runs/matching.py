@@ -45,10 +45,7 @@ def features_of(run: RunFolder, features: Path | None) -> Path | None:
 
 @contextmanager
 def scored_file(run: RunFolder, given: Path | None, progress: Progress) -> Iterator[FeatureReader]:
-    """The open file `given` for a run to score; for None the run's own, if it still holds the rows of the run.
-
-    Raises DataError: the run's own file is not where the manifest says, or another file has its name.
-    """
+    """The open file `given` for a run to score; for None its own. DataError: that one is lost, or has other rows."""
     progress.start(0, "reading rows")
     with open_features(features_of(run, given), progress=progress) as features:
         if given is None and not holds_rows(run, features):
@@ -65,10 +62,8 @@ def training_file(
 ) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
-    It is `other` itself if the run was trained on that file. None if it is not where the manifest says, or if its rows
-    now have another width than the run. A note says so, and if it does not hold the rows of the run.
-
-    Raises DataError: it does not hold the rows of the run, and must be `unchanged`, for results that would tell.
+    It is `other` itself if the run was trained on that file. None, with a note, if it is lost, or has another width;
+    a note if it has other rows, or DataError if it must be `unchanged`, for results that would tell.
     """
     try:
         path = features_of(run, None)
@@ -94,7 +89,7 @@ def training_files(
 ) -> Iterator[tuple[RunFolder, FeatureReader | None]]:
     """A run, the run that it started from, and so on, each with its `training_file`, open as `stack`.
 
-    A note names the first of them that is not here or cannot be read. Arguments and errors as of `training_file`.
+    A note names the first of them that is not here or cannot be read.
     """
     seen = set[Path]()
     while run.folder.resolve() not in seen:  # a forged manifest may name a run that started from it
@@ -134,12 +129,9 @@ def check_made_alike(
     *,
     allow_other: bool | None = None,
 ) -> None:
-    """Compare how some rows were made, and their width, with what the manifest states of the training rows.
+    """Compare how some rows were made, `given`, and their width, with what the manifest states of the training rows.
 
-    Args:
-        given: `extraction_of` the rows in `path`. If they state no settings, a note says so.
-        allow_other: whether the user allows another making; None if the command has no such option.
-    Raises DataError: another width; or made otherwise, by the first difference, or a note of it with `allow_other`.
+    DataError for another width or making; with `allow_other`, a note. None: the command has no such option.
     """
     trained_on: dict[str, Any] = run.manifest.extraction or {}
     differs = first_difference(trained_on, given)
@@ -235,10 +227,7 @@ def refuse_private_as_public(
     """PrivacyError if a public row, or its image, is a training or private test row of the file of a run.
 
     After a run by owner, a row of a private person is private too, and public rows that the method protects are
-    private.
-
-    Args:
-        files: runs and their files, as of `training_files`. use: what the public rows are for, for the message.
+    private. `use` is what the public rows are for.
     """
     step = f"{use} from private rows would leak; give other public rows"
     with ExitStack() as stack:
@@ -280,9 +269,7 @@ def split_of(manifest: Manifest) -> Split:
 def private_mask(run: RunFolder, features: FeatureReader) -> NDArray[np.bool_] | None:
     """Mask of the training rows of `features` that were private, (n_train,), checked against the data commitment.
 
-    None if the run released nothing about private rows, so that it has no commitment.
-
-    Raises DataError: no per-record file. PrivacyError: not the rows that the run was trained on.
+    None if the run released nothing about private rows. Raises DataError: no per-record file. PrivacyError: other rows.
     """
     manifest = run.manifest
     if manifest.private_commitment is None:

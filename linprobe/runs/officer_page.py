@@ -1,8 +1,7 @@
 """The page for a reviewer without Python: one HTML file that checks a run folder in a browser, without a network.
 
-The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the manifest's
-JSON Schema. It shares no code with `linprobe.runs.check`, so an error in one of them is not an error in the other. The
-page's security policy admits this one script and one style sheet, from `officer/`. A report holds the same check.
+The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the JSON Schema.
+It shares no code with `linprobe.runs.check`, so an error in one of them is not one in the other. A report holds it too.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def officer_page() -> bytes:
 
 @cache
 def report_script() -> str:
-    """The check for a report, which compares what it computes with what the report says."""
     return f"{_check()}\n{_source('report.js')}"
 
 
@@ -79,7 +77,6 @@ def copy_of(manifest: bytes, contents: Mapping[str, bytes]) -> Copy | None:
 
 
 def _shortened(value: Any) -> Any:
-    """A value of a manifest, with the folders of paths taken off."""
     if isinstance(value, dict):
         return {key: _shortened(one) for key, one in value.items()}
     return re.sub(r"^.*[/\\]", "\N{HORIZONTAL ELLIPSIS}/", value) if isinstance(value, str) else value

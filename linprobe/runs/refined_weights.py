@@ -135,14 +135,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Known:
-    """What is public about the noise of a run.
+    """What is public about the noise of a run: private units, and signal over noise of all releases behind the weights.
 
-    Attributes:
-        n_units: number of private rows or people.
-        mu: signal over noise of all releases that the weights depend on; 0 for a run without private rows.
-        similar: lower bound on the share of private units near unlabelled rows, from the noisy count; None without one.
-        near_shots: public shots near unlabelled rows, as `Surroundings.shots_near`; None without them.
-        class_shares: pi_0, of the private rows by noisy counts; None without counts.
+    `similar` is a lower bound on the share of private units near unlabelled rows, `near_shots` counts public shots near
+    them, and `class_shares` are pi_0 of the private rows, by noisy counts; each is None without its release or rows.
     """
 
     n_units: int
@@ -165,14 +161,9 @@ def mu_of_weights(releases: Iterable[Releases]) -> float:
 
 @dataclass(frozen=True)
 class Refined:
-    """A refined probe.
+    """A refined probe for L2-normalised raw rows, float32, and `scores` (n, n_classes) of the unlabelled rows.
 
-    Attributes:
-        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, float32.
-        scores: of the unlabelled rows, predicted together, in nats, (n, n_classes).
-        strength: from 0 (nothing changed) to 1.
-        near_shots: as in `Known`.
-        expected_gain: the share of rows by which accuracy is expected to rise, before private rows are asked.
+    `expected_gain`: the share of rows by which accuracy is expected to rise, before private rows are asked.
     """
 
     weights: NDArray[np.float32]
@@ -217,9 +208,7 @@ def refined_weights(
     has the guarantee of the run, under the same adjacency.
 
     Args:
-        rows: raw rows (n, n_features), as `unlabelled_rows` or `gathered` read them.
-        weights (n_features, n_classes), bias (n_classes,): for L2-normalised raw rows, as a run has them.
-        class_shares: shares of the classes in `rows`, (n_classes,), if they are known; None to estimate them.
+        rows: raw, (n, n_features), as `gathered` reads them. class_shares: of `rows`, (n_classes,), if known.
         shift: what `bias` was moved by for other class shares, (n_classes,) or 0. The rule reads the bias before it.
         together: for predictions of these rows; their classes may lack, or have other shares than in training.
     Raises UsageError: shares that are no distribution.
@@ -286,7 +275,6 @@ def gathered(
 
 
 def unlabelled_rows(source: Source, n_classes: int) -> NDArray[np.float32]:
-    """The rows of `gathered` from a source, (n_used, n_features)."""
     return gathered((x for x, _ in source.blocks()), source.n_rows, source.n_features, n_classes)[0]
 
 
@@ -352,7 +340,6 @@ def part_by_share(share: float | None) -> float:
 
 
 def _many(n_classes: int) -> float:
-    """Factor from 1/9 for 2 classes to 1: of few classes, noise finds few wrong ones."""
     return min(1.0, (n_classes - 1) / (MANY_CLASSES - 1))
 
 
@@ -396,12 +383,10 @@ def _agreement(neighbours: Any, x: NDArray[np.floating]) -> float:
 
 
 def _like_shares(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Factor of the strength, from 0 to 1: how much the class shares are like the shares in training."""
     return _between(math.exp(-_divergence(own, expected)), OTHER_SHARES, LIKE_SHARES)
 
 
 def _divergence(own: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Kullback-Leibler divergence of shares of classes from the expected ones, in nats."""
     return float(np.sum(own * np.log(own.clip(TINY) / expected.clip(TINY))))
 
 

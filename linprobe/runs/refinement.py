@@ -101,10 +101,7 @@ def refuse_unrefinable(run: RunFolder, step: str = "give another run") -> None:
 def check_refinement(
     run: RunFolder, unlabelled: Path | None, parent: RunFolder | None, features: Path | None = None
 ) -> list[str]:
-    """The keys and files that the named rows and the run that was refined, which the caller verifies, prove.
-
-    The refinement of the rows `unlabelled` is computed anew; public shots of `features` are compared with them.
-    """
+    """The keys and files that the named rows and the run that was refined, which the caller verifies, prove."""
     stated, before, proved = run.manifest.refined, run.unrefined, []
     if stated is None or before is None:
         raise UsageError(f"run {run.folder} was not refined; leave out --unlabelled and --run")

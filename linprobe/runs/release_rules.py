@@ -71,7 +71,6 @@ def of_lines(content: bytes, events: Sequence[GaussianEvent]) -> Iterator[str]:
 
 
 def of_selection_line(content: bytes, selection: SelectionEvent) -> Iterator[str]:
-    """The ledger of a selection is the line that linprobe writes."""
     plain = not any(isinstance(figure, bool) for one in selection.releases for figure in (one.sampling_rate, one.count))
     if not plain or json.dumps(selection.as_dict()).encode() + b"\n" != content:
         yield "the ledger's selection is not as linprobe writes it"
@@ -156,7 +155,6 @@ def start_of(manifest: Manifest) -> str | None:
 
 
 def all_releases(manifest: Manifest) -> tuple[Releases, ...]:
-    """The releases of a run; of a private selection, those of every run that it may make."""
     return (manifest.releases or ()) if manifest.selection is None else manifest.selection.releases
 
 

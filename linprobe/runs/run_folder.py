@@ -1,7 +1,6 @@
-"""The run folder: `manifest.json`, `ledger.jsonl`, `model.npz`, `history.csv`, and the private `per_record.npz`.
+"""The run folder: `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
 
-`docs/run-folder.md` has the other files. `per_record.npz` has mode 0600 and must not be published. `RunFolder` reads a
-run; `new_run_folder`, `write_run` and `write_manifest` make one. Only the process that holds the name of an output, by
+`per_record.npz` has mode 0600 and must not be published. Only the process that holds the name of an output, by
 `claimed`, reads private rows and makes the output.
 """
 
@@ -19,7 +18,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from io import BytesIO
 from itertools import count
@@ -27,7 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from numpy.typing import NDArray
 
 from linprobe import atomic_files, errors
@@ -39,17 +40,15 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
-    ANY,
     CONFIG,
     HISTORY,
-    INTEGER,
     LEDGER,
     MANIFEST,
     MODEL,
-    NUMBER,
     OPTIONAL_FILES,
     PAGES,
     PER_RECORD,
+    PUBLISHED_HISTOGRAM,
     RUN_FILES,
     SIGNATURE,
     TEST_FIGURES,
@@ -57,22 +56,10 @@ from linprobe.runs.manifest import (
     DamagedManifestError,
     Manifest,
     fits,
-    list_of,
-    record,
 )
-from linprobe.runs.signature import LONGEST_SIGNATURE, sign
 
 PER_RECORD_ARRAYS = ("note", "id", "mu", "renyi", "key")
 NOTE = "PRIVATE: derived from private rows without noise; do not publish"
-
-
-@dataclass(frozen=True)
-class PrivateRecords:
-    """A run's private part: `digest` of private rows, `ids` and `losses` of records or people, in one order."""
-
-    digest: str
-    ids: list[str]
-    losses: RecordLosses
 
 
 class PerRecordFile(NamedTuple):
@@ -169,17 +156,11 @@ def new_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite: bool | None = None) -> Iterator[bool]:
-    """Hold the name of an output, by a lock on `.NAME.lock` beside it.
+    """Hold the name of an output, `what` by its `flag`, by a lock on `.NAME.lock` beside it.
 
     The system releases the lock of a killed process, so a lock file that was left behind blocks nobody. Parent
-    folders are made, and removed again if they stay empty.
-
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
-        overwrite: whether the output may exist already; None if the command never replaces one.
-    Yields: whether the name is held; False on a file system without locks, where two processes may make one output.
-    Raises UsageError: the output exists, lies in a run folder, has the name - or too long a one, or another process
-    holds the name. LinprobeError: the place is not writable.
+    folders are made, and removed again if they stay empty. `overwrite` is None if the command never replaces one.
+    Yields whether the name is held: not on a file system without locks, where two processes may make one output.
     """
     if out.name == "-":
         raise errors.UsageError(f"{what} {out} would be a file of that name, not standard output; give another name")
@@ -239,6 +220,7 @@ def _hold(lock_file: Path, out: Path, what: str, stack: ExitStack) -> bool | Non
     return True if lock_file.exists() and os.path.samestat(os.fstat(descriptor), lock_file.stat()) else None
 
 
+LONGEST_KEY, LONGEST_SIGNATURE = 1 << 16, 4096  # bytes; keys are PEM files
 CHECKPOINT, RUN_ID = "checkpoint.npz", "run_id"
 DIVERGED_NOTE = "diverged.json"
 MOST_BYTES = {
@@ -246,11 +228,6 @@ MOST_BYTES = {
     **dict.fromkeys((LEDGER, HISTORY), 1 << 30),  # a million steps have a fifth of it
     **dict.fromkeys((MODEL, UNREFINED), 1 << 34),
 }
-PUBLISHED_HISTOGRAM = record(
-    dict.fromkeys(("what", "noise_std", "epsilon_charged", "epsilon_of_run_now", "run", "file"), ANY),
-    bin_edges=list_of(NUMBER),
-    noisy_counts=list_of(INTEGER),
-)
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 MakePages = Callable[[Manifest], Mapping[str, str]]
 """From a manifest with the digests of all other files: the names of pages and their texts."""
@@ -261,9 +238,6 @@ class RunFolder:
 
     Whoever can write to a folder can exchange a file at any time. A command that opened a file twice could check one
     content and use another, so it takes every part from one `RunFolder`. `check.verified` judges it.
-
-    Attributes:
-        folder: its path.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -370,7 +344,6 @@ class RunFolder:
 
     @property
     def bias(self) -> NDArray[np.float32]:
-        """Bias, (n_classes,), with the voters as first axis if the run votes. Raises as `weights`."""
         return self._model[1]
 
     @property
@@ -447,7 +420,6 @@ def new_run_folder(
     out: Path,
     *,
     resume: bool = False,
-    keep_ledger: bool = False,
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
 ) -> Iterator[Path]:
@@ -455,8 +427,8 @@ def new_run_folder(
 
     One that is complete gets its name, after `complete` has accepted it. On an error or Ctrl-C the folder is removed,
     with everything computed from private rows, unless it is complete (and `paid`: making it again costs), or holds a
-    checkpoint from which a second attempt may succeed. With `keep_ledger` the folder stays, with the ledger alone, if
-    anything was released. The ledger of a run that diverged is kept. A killed process leaves the folder behind.
+    checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
+    leaves the folder behind.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -492,11 +464,10 @@ def new_run_folder(
         except BaseException as error:
             if paid and (partial / MANIFEST).exists():
                 _remove_marks(partial)
-            elif not _worth_keeping(partial, error, resumed=unfinished is not None):
-                if keep_ledger and (partial / LEDGER).is_file() and (partial / LEDGER).stat().st_size:
-                    _remove_all_but_ledger(partial)
-                else:
-                    _remove(partial)
+            elif (unfinished is None and isinstance(error, errors.LinprobeError)) or not (
+                partial / CHECKPOINT
+            ).exists():
+                _remove(partial)
             raise
 
 
@@ -528,10 +499,6 @@ def _remove_marks(partial: Path) -> None:
         (partial / name).unlink(missing_ok=True)
 
 
-def _worth_keeping(partial: Path, error: BaseException, *, resumed: bool) -> bool:
-    return (resumed or not isinstance(error, errors.LinprobeError)) and (partial / CHECKPOINT).exists()
-
-
 def run_id(partial: Path) -> str:
     """The random id of an unfinished run, kept when it is resumed, as in book and manifest. Raises DataError: none."""
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
@@ -550,25 +517,19 @@ def _remove(partial: Path) -> None:
             partial.rmdir()
 
 
-def _remove_all_but_ledger(partial: Path) -> None:
-    for path in partial.iterdir():
-        if path.name != LEDGER:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
-    """Turn the folder of an unfinished run of `out` into `OUT.diverged` with the ledger and a note only.
+    """Turn an unfinished run of `out` into `OUT.diverged`, `OUT.diverged-2` and so on, with its ledger and a note only.
 
-    The owner of the rows saw the divergence, so the releases count.
-
-    Returns: The new folder, `OUT.diverged-2` and so on if there is one already; None if the run released nothing.
+    None if it released nothing. The owner of the rows saw the divergence, so the releases count.
     """
     released = 1
     if read_selection(partial / LEDGER) is None:
         released = sum(event.purpose != INHERITED for event in read_ledger(partial / LEDGER))
     if not released:
         return None
-    _remove_all_but_ledger(partial)
+    for path in partial.iterdir():
+        if path.name != LEDGER:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     note = {
         "what": "the ledger of a training run that diverged; its releases count",
         "run": str(out),
@@ -582,6 +543,41 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
     return kept
 
 
+def private_key(path: Path, progress: errors.Progress | None = None) -> Ed25519PrivateKey:
+    """The key in a PEM file without a password; a note if others can read it. Raises DataError: no file or such key."""
+    key = _key_in(path, lambda text: load_pem_private_key(text, password=None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise errors.DataError(
+            f"key {path} is of another kind; allowed: an Ed25519 private key, PEM, without a password; make one with "
+            "openssl genpkey -algorithm ed25519 -out key.pem"
+        )
+    if progress is not None and os.name == "posix" and path.stat().st_mode & 0o077:
+        progress.note(f"others can read the private key {path}, and sign in your name; chmod 600 {path}")
+    return key
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """The public key in a PEM file. Raises DataError: a missing file, or one without such a key."""
+    key = _key_in(path, load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise errors.DataError(
+            f"key {path} is of another kind; allowed: an Ed25519 public key, PEM; derive it from the private key with "
+            "openssl pkey -in key.pem -pubout -out public.pem"
+        )
+    return key
+
+
+def _key_in(path: Path, load: Any) -> Any:
+    """The key that `load` reads; None if the file holds none. Errors of the library may quote a key: show none."""
+    try:
+        with path.open("rb") as stream:  # a key may come through a pipe
+            return load(stream.read(LONGEST_KEY))
+    except OSError as error:
+        raise errors.DataError(f"key {path} cannot be read ({error.strerror}); give a PEM file") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a password is needed
+        return None
+
+
 def write_manifest(
     folder: Path,
     manifest: Manifest,
@@ -591,9 +587,7 @@ def write_manifest(
 ) -> Manifest:
     """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
 
-    Args:
-        contents: of the files in the folder that the manifest lists, by name, without pages. They are not read again.
-    Returns: the sealed manifest. It lists the pages too, so that its signature covers them.
+    The sealed manifest lists the pages too, so that its signature covers them. No file is read: `contents` are theirs.
     """
     made = {} if pages is None else pages(manifest.sealed(contents))
     for name, text in made.items():
@@ -601,7 +595,7 @@ def write_manifest(
     sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
     text = atomic_files.json_text(sealed.to_json())
     if signing_key is not None:
-        sign(folder, text.encode(), signing_key)
+        atomic_files.write_whole(folder / SIGNATURE, signing_key.sign(text.encode()))
     atomic_files.write_whole(folder / MANIFEST, text)
     return sealed
 
@@ -612,7 +606,7 @@ def write_run(
     bias: NDArray[np.float32],
     history: list[dict[str, float]],
     manifest: Manifest,
-    private: PrivateRecords | None,
+    private: tuple[str, PerRecordFile] | None,
     signing_key: Ed25519PrivateKey | None = None,
     test_metrics: dict[str, Any] | None = None,
     config: str | None = None,
@@ -621,12 +615,7 @@ def write_run(
 ) -> Manifest:
     """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
 
-    `weights` (n_features, n_classes) and `bias` (n_classes,), or a stack of voters for each. `history` has the public
-    facts of each step, none for a run without steps.
-    `test_metrics` of public test rows are as `figures_by_task` gives them; None without public test rows.
-    `config` is the text of its config file. `pages` makes the pages of a run that is signed.
-    `unrefined` are weights and bias before refinement; None without.
-    The manifest commits to `private`, which is None for a run that spent nothing, and is signed if a key is given.
+    The manifest commits to `private`, the digest of private rows and the losses, and is signed if a key is given.
     """
     # weights of a run without a guarantee may reveal private rows
     for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
@@ -641,12 +630,12 @@ def write_run(
     if test_metrics is not None:
         atomic_files.write_json(folder / TEST_FIGURES, test_metrics)
     if private is not None:
-        key = secrets.token_bytes(32)
-        write_per_record(folder, PerRecordFile(private.ids, private.losses, key))
+        digest, (ids, losses, key) = private
+        write_per_record(folder, private[1])
         manifest = replace(
             manifest,
-            private_commitment=commitment(key, private.digest),
-            per_record_commitment=commitment(key, per_record_digest(private.ids, private.losses)),
+            private_commitment=commitment(key, digest),
+            per_record_commitment=commitment(key, per_record_digest(ids, losses)),
         )
     written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
     contents = {name: written[name] for name in (*RUN_FILES, *optional)}
@@ -657,14 +646,9 @@ def write_run(
 def new_files(
     paths: Mapping[str, Path | None], *, what: str = "file", inputs: Iterable[Path | None] = (), overwrite: bool = False
 ) -> Iterator[None]:
-    """Hold the names of output files inside the block, before anything is read. Missing folders are made.
+    """Hold the names of output files by their flags, before anything is read. Missing folders are made.
 
-    Args:
-        paths: the files to write by the flags that name them; None for one that is not asked for.
-        what: their kind, for messages.
-        inputs: files that the command reads. overwrite: whether to replace an existing file.
-    Raises UsageError: an existing file without `overwrite`, a folder, an input, one name twice, or a file that another
-    process is making. LinprobeError: the place is not writable.
+    Raises UsageError: an existing file without `overwrite`, a folder, an input, or one name twice; and as `claimed`.
     """
     wanted = {flag: path for flag, path in paths.items() if path is not None}
     for place, path in enumerate(wanted.values()):

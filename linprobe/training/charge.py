@@ -41,6 +41,7 @@ from linprobe.errors import DataError, DivergedError, LinprobeError, PrivacyErro
 from linprobe.parallel.array_api import among
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs import run_folder
+from linprobe.runs.manifest import Manifest
 from linprobe.runs.matching import features_of, holds_rows, private_groups
 from linprobe.training.execute import Observer
 from linprobe.training.plan import Plan
@@ -602,13 +603,19 @@ def _book_with_entry(run: run_folder.RunFolder, given: Path | None) -> tuple[Pat
         )
     if known is None:
         _refuse_round_caps_of(run, path)
-    return path, Entry(
+    return path, entry_of(run.folder, manifest)
+
+
+def entry_of(run: Path, manifest: Manifest) -> Entry:
+    """The entry of a finished run in a book that does not know it."""
+    return Entry(
         run=manifest.book_id,
-        name=str(run.folder.absolute()),
+        name=str(run.absolute()),
         method=manifest.method,
         unit=manifest.unit,
-        private=True,
+        private=manifest.private,
         delta=manifest.delta,
         releases=manifest.recorded,
+        selection=manifest.selection,
         features=_path_of(Path(manifest.features)),
     )

@@ -43,13 +43,13 @@ from linprobe.options.requests import TrainRequest
 from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
-from linprobe.runs import figures, run_folder, signature
+from linprobe.runs import figures, run_folder
 from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
 from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import PrivateRecords, claimed, refuse_book_inside, run_folder_of_group
+from linprobe.runs.run_folder import PerRecordFile, claimed, refuse_book_inside, run_folder_of_group
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
@@ -97,7 +97,6 @@ class Ready:
         signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
         dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
             how long they took.
-        keep_ledger: whether the ledger of a run that fails or is stopped stays, as `new_run_folder` says.
     """
 
     request: TrainRequest
@@ -107,7 +106,6 @@ class Ready:
     signing_key: Ed25519PrivateKey | None = None
     choice: ChosenMethod | None = None
     dated: bool = True
-    keep_ledger: bool = False
 
     @cached_property
     def method(self) -> Method:
@@ -248,7 +246,7 @@ def opened(
     if request.resume and request.out is None:
         raise UsageError("--resume was given without --out; give the run folder that the unfinished run was to become")
     # a wrong key is reported before the data is read
-    signing_key = None if request.sign is None or group.rank > 0 else signature.private_key(request.sign, progress)
+    signing_key = None if request.sign is None or group.rank > 0 else run_folder.private_key(request.sign, progress)
     method = find_method(str(request.method))
     if group.size > 1 and "private" in method.needs and not method.spends:
         raise UsageError(f"method {method.name} trains in one process, {group.size} were started; start one")
@@ -413,7 +411,6 @@ def train_on(
                 group,
                 out,
                 resume=request.resume,
-                keep_ledger=ready.keep_ledger,
                 complete=partial(_named, ready, plan, book, config),
             ) as folder,
             closing(Ledger(folder / LEDGER if group.rank == 0 else None, again=request.resume)) as ledger,
@@ -584,7 +581,8 @@ def write_trained(
 
         pages = partial(pages_of_run, out.resolve().name, True)
     if trained.losses is not None:  # the protected units, private rows first
-        private = PrivateRecords(dataset.private_digest(), dataset.unit_names(), trained.losses)
+        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
+        private = dataset.private_digest(), records
     return run_folder.write_run(
         folder,
         trained.weights,

@@ -358,7 +358,7 @@ def _select(
     folder: Path | None = None
     try:
         with (
-            run_folder.new_run_folder(out, keep_ledger=ready.keep_ledger) as folder,
+            run_folder.new_run_folder(out) as folder,
             charged_selection(book, folder, out, selection.entry(), request.cap, progress) as run_id,
         ):
             progress.note(selection_note(selection, mean))

@@ -24,8 +24,7 @@ from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.data.dataset import open_features, public_shots
-from linprobe.errors import Silent
-from linprobe.evaluation import compare, comparison_folder
+from linprobe.evaluation import compare
 from linprobe.evaluation.compare import compare_methods
 from linprobe.parallel import available_memory
 from linprobe.runs import run_folder
@@ -175,21 +174,24 @@ def test_sampled_runs_are_composed_as_in_their_budget_book(cli: Cli, features_fi
     assert compared["composed"]["epsilon"] == spending(read_book(Path("book.jsonl")).counted, 1e-5).epsilon
 
 
-@pytest.mark.parametrize("complete", [False, True])
-def test_a_killed_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path, complete: bool) -> None:
+def test_a_complete_run_without_its_name_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
     first = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
     run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
-    killed = run.with_name(f".{run.name}.00000000.partial")
-    if complete:
-        run.rename(killed)
-        (tmp_path / "cmp/spent.jsonl").unlink()
-    else:
-        killed.mkdir()
-        shutil.copy(run / "ledger.jsonl", killed)
+    run.rename(run.with_name(f".{run.name}.00000000.partial"))
     again = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
     assert (first["composed"]["private_runs"], again["composed"]["private_runs"]) == (1, 2)
     assert again["composed"]["epsilon"] > first["composed"]["epsilon"]
-    assert ".partial" not in (tmp_path / "cmp/spent.jsonl").read_text()
+
+
+def test_runs_count_once_without_their_book_and_in_another_place(
+    cli: Cli, features_file: Path, own_books: Path, tmp_path: Path
+) -> None:
+    words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--json", "--out"]
+    first = result_of(cli(*words, "cmp"))["composed"]
+    (tmp_path / "cmp").rename(tmp_path / "moved")
+    assert result_of(cli(*words, "moved"))["composed"] == first
+    shutil.rmtree(own_books)
+    assert result_of(cli(*words, "moved"))["composed"] == first
 
 
 def test_killed_and_stopped_runs_count_as_in_their_book(
@@ -213,14 +215,14 @@ def test_killed_and_stopped_runs_count_as_in_their_book(
     with monkeypatch.context() as killed:  # nothing is tidied up
         killed.setattr(RunCharge, "step", ended(3))
         killed.setattr(RunCharge, "__exit__", lambda *_: None)
-        killed.setattr(run_folder, "_remove_all_but_ledger", lambda _: None)
-        killed.setattr(comparison_folder.ComparisonFolder, "discard_unfinished", lambda *_: None)
+        killed.setattr(run_folder, "_remove", lambda _: None)
+        killed.setattr(compare.ComparisonFolder, "discard_unfinished", lambda *_: None)
         assert compared() == 130
     for last in (2, 1):
         with monkeypatch.context() as stopped:
             stopped.setattr(RunCharge, "step", ended(last))
             assert compared() == 130
-    assert not folders(tmp_path / "cmp")
+    assert not (tmp_path / "cmp/runs").exists() or not folders(tmp_path / "cmp")
     assert compared() == 0
     found = json.loads((tmp_path / "cmp/comparison.json").read_text())["composed"]
     expected = spending(read_book(tmp_path / "book.jsonl").counted, 1e-5)
@@ -376,7 +378,7 @@ def test_a_comparison_killed_before_its_first_run_starts_again(
     words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     for name in ("held", "write_json"):
         with monkeypatch.context() as failing:
-            failing.setattr(comparison_folder, name, full)
+            failing.setattr(compare, name, full)
             refused(cli(*words), 1, ["cmp", "cannot be written (No space left on device)"])
         assert not (tmp_path / "cmp").exists()
     (tmp_path / "cmp/runs").mkdir(parents=True)
@@ -386,7 +388,7 @@ def test_a_comparison_killed_before_its_first_run_starts_again(
     assert not list((tmp_path / "cmp").glob(".*.partial"))
 
 
-def test_a_comparison_that_cannot_record_a_run_says_what_it_cost(
+def test_a_comparison_that_cannot_write_its_tables_says_what_it_cost(
     cli: Cli, features_file: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path) -> None:
@@ -394,9 +396,9 @@ def test_a_comparison_that_cannot_record_a_run_says_what_it_cost(
 
     words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
     with monkeypatch.context() as failing:
-        failing.setattr(comparison_folder, "AppendOnlyFile", full)
+        failing.setattr(compare, "write_csv", lambda *_: full(Path("cmp/runs.csv")))
         outcome = cli(*words)
-    refused(outcome, 1, ["error: cmp/spent.jsonl cannot be written (No space left on device)"], notes=2)
+    refused(outcome, 1, ["cmp cannot be written (No space left on device)"], notes=2)
     assert "1 run of this command cost epsilon 3 " in outcome.stderr
     assert "finished runs are kept" in outcome.stderr
     assert result_of(cli(*words, "--json"))["composed"]["private_runs"] == 1
@@ -436,19 +438,17 @@ def test_a_run_made_from_a_run_in_the_folder_counts_with_it(
     assert len(list(own_books.glob("*.jsonl"))) == 1
 
 
-@pytest.mark.parametrize("fault", ["no rate", "a list for a key", "no JSON"])
-def test_a_damaged_list_of_runs_is_refused(
-    cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path, fault: str
+def test_a_book_that_cannot_be_read_is_refused_before_more_is_spent(
+    cli: Cli, features_file: Path, refused: Callable[..., None], own_books: Path
 ) -> None:
-    cli("compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp")
-    path = tmp_path / "cmp/spent.jsonl"
-    line = json.loads(path.read_text())
-    if fault == "no rate":
-        del line["releases"][0]["sampling_rate"]
-    if fault == "a list for a key":
-        line["private"] = []
-    path.write_text("{" if fault == "no JSON" else json.dumps(line))
-    refused(cli("compare", features_file, *QUICK, "--out", "cmp"), 4, ["spent.jsonl cannot be read", "restore it"])
+    words = ["compare", features_file, *QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    assert cli(*words).status == 0
+    (own_books / "damaged.jsonl").write_text('{"book": 2}\n{\n')
+    spent = {path: path.read_bytes() for path in own_books.iterdir()}
+    refused(cli(*words, "--book", "other.jsonl"), 3, ["damaged.jsonl", "restore"])
+    refused(cli(*words, "--seeds", "2"), 3, ["damaged.jsonl", "restore"])
+    assert {path: path.read_bytes() for path in own_books.iterdir()} == spent
+    assert len(folders(Path("cmp"))) == 1
 
 
 def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
@@ -542,7 +542,7 @@ def test_each_manifest_is_read_once_a_compare(cli: Cli, features_file: Path, mon
         read[folder.name] += 1
         return RunFolder(folder)
 
-    monkeypatch.setattr(comparison_folder, "RunFolder", counted)
+    monkeypatch.setattr(compare, "RunFolder", counted)
     words = ["--methods", "noisy-gd:steps=2", "--jobs", "1", "--seeds", "2", "--out", "cmp", "--eps"]
     for epsilons, runs in (("1", 4), ("1,2", 6)):
         read.clear()
@@ -596,13 +596,13 @@ def test_a_comparison_states_when_balanced_accuracy_is_clearly_above_guessing(
     assert json.loads((tmp_path / "cmp/comparison.json").read_text())["balanced_limit"] == compared["balanced_limit"]
 
 
-def test_no_file_tells_in_which_order_private_selections_ended() -> None:
-    runs = {name: SimpleNamespace(folder=Path(name), tuning=SimpleNamespace(grid=["3"])) for name in ("s1", "s2", "s3")}
-    runs |= {name: SimpleNamespace(folder=Path(name), tuning=None) for name in ("r1", "r2")}
-    recorded: list[Path] = []
+def test_no_step_tells_when_private_selections_ended() -> None:
+    shown: list[str] = []
     ended = iter([Path("s3"), Path("r2"), Path("s1"), Path("r1"), Path("s2")])
-    compare._record(ended, list(runs.values()), SimpleNamespace(record=recorded.append), Silent())
-    assert [str(path) for path in recorded] == ["r2", "r1", "s1", "s2", "s3"]
+    watched = (shown.append(path.name) or path for path in ended)
+    selections = {Path(name) for name in ("s1", "s2", "s3")}
+    compare._count(watched, selections, SimpleNamespace(step=lambda: shown.append("step")))
+    assert shown == ["s3", "r2", "step", "s1", "r1", "step", "s2", "step", "step", "step"]
 
 
 def test_no_name_of_a_run_tells_of_public_rows_that_its_method_protects(

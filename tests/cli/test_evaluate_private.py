@@ -16,7 +16,7 @@ import linprobe
 from linprobe.accounting.book import read_book
 from linprobe.accounting.figures import epsilon_of
 from linprobe.errors import UsageError
-from linprobe.evaluation import private_test
+from linprobe.evaluation import predict
 from linprobe.mechanisms.correct_predictions import SENSITIVITY
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.parallel import threads
@@ -127,7 +127,7 @@ def test_the_book_counts_every_release_on_the_same_people(cli, refused, later) -
 @pytest.mark.parametrize("name", ["NoiseSource", "sums_of_test_rows"])
 def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     later()
-    monkeypatch.setattr(private_test, name, lambda *_: 1 / 0)
+    monkeypatch.setattr(predict, name, lambda *_: 1 / 0)
     assert cli(*EVALUATE, "--unit", "owner", "--book", "own.jsonl").status == 1
     assert result_of(cli("budget", "own.jsonl", "--json"))["epsilon"] == pytest.approx(1, abs=0.01)
 
@@ -135,7 +135,7 @@ def test_the_charge_comes_before_the_noise(cli, later, monkeypatch: pytest.Monke
 def test_test_rows_are_summed_on_one_thread(cli, later, monkeypatch: pytest.MonkeyPatch) -> None:
     later()
     monkeypatch.setattr(threads, "_outer", [])  # the suite's limit
-    monkeypatch.setattr(private_test, "sums_of_test_rows", lambda *_: seen.extend(threadpool_info()) or 1 / 0)
+    monkeypatch.setattr(predict, "sums_of_test_rows", lambda *_: seen.extend(threadpool_info()) or 1 / 0)
     seen: list[Any] = []
     with threadpool_limits(2, "blas"):
         cli(*EVALUATE, "--unit", "owner")
@@ -170,7 +170,7 @@ def test_the_noise_released_is_the_noise_stated(cli, later, monkeypatch: pytest.
             stds.append(std)
             return super().add_noise(value, std)
 
-    monkeypatch.setattr(private_test, "NoiseSource", Source)
+    monkeypatch.setattr(predict, "NoiseSource", Source)
     few = result_of(cli(*EVALUATE, "--unit", "owner", "--json"))
     assert few["auroc_noise_multiplier"] is None  # its error would be 0.5
     assert stds == pytest.approx([few["noise_multiplier"] * 2**0.5])

@@ -15,8 +15,7 @@ import pytest
 
 from linprobe.options.requests import VerifyRequest
 from linprobe.runs.check import verify_run
-from linprobe.runs.manifest import NOISY_TEST, VERIFY_PAGE, Manifest
-from linprobe.runs.specification import KEYS, MEANINGS, PROOFS, STATED
+from linprobe.runs.manifest import KEYS, MEANINGS, NOISY_TEST, PROOFS, STATED, VERIFY_PAGE, Manifest
 from tests.cli import test_report_check
 from tests.conftest import mostly_nightly
 from tests.hostile.mutations import KINDS, Mutation, judged

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from linprobe.runs.guarantee import guarantee_text
+from linprobe.runs.manifest import KEYS, STATED
 from linprobe.runs.officer_page import officer_page
 from linprobe.runs.run_folder import RunFolder
-from linprobe.runs.specification import KEYS, STATED
 from tests.cli.outcomes import NOISY, Cli
 from tests.conftest import SCHEMA, copied, trained_once
 from tests.hostile.officer import Officer, officer

@@ -19,7 +19,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.row_keys import Account, RowKeys, keys_file, read_keys
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
-from linprobe.evaluation import private_test
+from linprobe.evaluation import predict
 from linprobe.training.charge import RunCharge
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import CLASS_NAMES, gaussian_rows
@@ -235,13 +235,13 @@ def test_test_rows_that_become_public_before_their_release_are_refused(
     file_of(tmp_path / "new.h5", facts={"test_rows": "private"}, train=B, test=C[:60])
     file_of(tmp_path / "shown.h5", rows=C[:60])
     trained("a.h5", "run")
-    charge = private_test.charge_entry
+    charge = predict.charge_entry
 
     def meanwhile(*given: Any) -> None:
         assert cli("refine", "run", "shown.h5", "--out", "refined").status == 0
         charge(*given)
 
-    monkeypatch.setattr(private_test, "charge_entry", meanwhile)
+    monkeypatch.setattr(predict, "charge_entry", meanwhile)
     refused(cli("evaluate", "run", "new.h5", "--epsilon", "1"), 4, ["were public in "])
 
 

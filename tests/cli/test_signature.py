@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -22,11 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from linprobe import atomic_files
 from linprobe.accounting.accountants import GAUSSIAN, gaussian_figures
 from linprobe.accounting.events import grouped
 from linprobe.accounting.figures import rounded_up
 from linprobe.accounting.ledger import read_ledger
-from linprobe.runs import run_folder
 from linprobe.runs.guarantee import guarantee_text
 from tests.cli.outcomes import NOISY, PAGE_EDITS, Cli, result_of, write_sealed
 from tests.cli.test_verify import _edit_manifest
@@ -318,12 +319,16 @@ def test_a_run_that_is_resumed_without_the_key_keeps_no_pages(
 ) -> None:
     """The process ended when the pages were written, and the signature was not."""
 
-    def ends(*_: object) -> None:
-        raise KeyboardInterrupt
+    write_whole = atomic_files.write_whole
+
+    def ends(path: Path, *given: Any, **options: Any) -> None:
+        if path.name == "manifest.json.sig":
+            raise KeyboardInterrupt
+        write_whole(path, *given, **options)
 
     train = ["train", features_file, *NOISY, "--steps", "5", "--checkpoint", "0", "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "sign", ends)
+        patch.setattr(atomic_files, "write_whole", ends)
         assert cli(*train, "--sign", keys[0]).status == 130
     assert list(Path().glob(".run.*.partial/README.md"))
     assert cli(*train, "--resume").status == 0

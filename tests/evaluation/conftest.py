@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linprobe.data import digits
-from linprobe.evaluation import audit, audit_canaries
+from linprobe.evaluation import audit
 
 PIXELS, LABELS = digits._digits()
 
@@ -14,5 +14,5 @@ PIXELS, LABELS = digits._digits()
 @pytest.fixture(autouse=True)
 def _few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "_digits", lambda: (PIXELS[:300, ::5], LABELS[:300]))
-    monkeypatch.setattr(audit_canaries, "BACKGROUND_ROWS", 60)
+    monkeypatch.setattr(audit, "BACKGROUND_ROWS", 60)
     monkeypatch.setattr(audit, "BACKGROUND_PEOPLE", np.resize([1, 2, 3], 30))

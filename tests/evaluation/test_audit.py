@@ -20,9 +20,8 @@ from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
 from linprobe.errors import ParameterError, PrivacyError, Silent, UsageError
-from linprobe.evaluation.audit import HOST_PATHS, Subject, _trained, audit, check_audit, play
+from linprobe.evaluation.audit import HOST_PATHS, Subject, _trained, audit, check_audit, plant, play
 from linprobe.evaluation.audit_bounds import ALL, Trials, lower_bounds
-from linprobe.evaluation.audit_canaries import plant
 from linprobe.gradients.clipped_sum import _Worker, clipped_sum
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource

@@ -13,8 +13,7 @@ from linprobe.accounting.calibrate import Budget
 from linprobe.data.blocks import ArraySource, Preprocessing
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows
-from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, Subject, _trained, play
-from linprobe.evaluation.audit_canaries import plant
+from linprobe.evaluation.audit import DEVICE_PATHS, HOST_PATHS, Path, Subject, _trained, plant, play
 from linprobe.gradients.clipped_sum import clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Origin, Scale
 from linprobe.mechanisms.gaussian import GaussianMechanism

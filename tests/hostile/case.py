@@ -212,7 +212,6 @@ def preload(*, images: bool = True) -> None:
     import linprobe.evaluation.pdp_report
     import linprobe.evaluation.predict
     import linprobe.evaluation.refine
-    import linprobe.evaluation.release
     import linprobe.reporting.page
     import linprobe.runs.check
     import linprobe.training.dry_run

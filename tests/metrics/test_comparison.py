@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from linprobe.reporting.comparison import (
-    Result,
-    Setting,
     beats,
     boost,
-    boosts,
     comparison_table,
     comparison_tables,
     markdown,
@@ -17,11 +16,13 @@ from linprobe.reporting.comparison import (
     summarise,
 )
 
-TWO, FOUR = Setting(shots=2), Setting(shots=4)
+TWO, FOUR = 2, 4
+LEVELS = "only-public", "non-private"
 
 
-def result(row: str, setting: Setting, epsilon: float | None, seed: int, accuracy: float) -> Result:
-    return Result(row, setting, epsilon, seed, epsilon is not None, accuracy, 1 - accuracy)
+def result(method: str, shots: int, epsilon: float | None, seed: int, accuracy: float) -> dict[str, Any]:
+    row = {"method": method, "public": "", "shots": shots, "epsilon": epsilon, "seed": seed}
+    return {**row, "test_accuracy": accuracy, "test_balanced_accuracy": 1 - accuracy}
 
 
 RESULTS = [
@@ -36,11 +37,11 @@ RESULTS = [
 
 
 def test_summaries_are_means_and_sample_deviations_in_order() -> None:
-    summaries = summarise(RESULTS)
-    assert [(one.row, one.setting) for one in summaries[:3]] == [("a", TWO), ("b", TWO), ("a", FOUR)]
-    assert summaries[0].mean == pytest.approx(0.7)
-    assert summaries[0].std == pytest.approx(0.02**0.5)
-    assert (summaries[0].runs, summaries[1].runs, summaries[1].std) == (2, 1, None)
+    summaries = summarise(RESULTS, *LEVELS)
+    assert [(one["method"], one["shots"]) for one in summaries[:3]] == [("a", 2), ("b", 2), ("a", 4)]
+    assert summaries[0]["mean"] == pytest.approx(0.7)
+    assert summaries[0]["std"] == pytest.approx(0.02**0.5)
+    assert (summaries[0]["runs"], summaries[1]["runs"], summaries[1]["std"]) == (2, 1, None)
 
 
 def test_best_is_chosen_among_rows_that_spend_in_one_setting() -> None:
@@ -55,8 +56,8 @@ def test_best_is_chosen_among_rows_that_spend_in_one_setting() -> None:
         ]
         for seed in (0, 1)
     ]
-    best = [(one.row, one.setting) for one in summarise(seeds) if one.best]
-    assert best == [("b", TWO), ("a", FOUR)]  # non-private is better than both and spends nothing
+    best = [(one["method"], one["shots"]) for one in summarise(seeds, *LEVELS) if one["best"]]
+    assert best == [("b", 2), ("a", 4)]  # non-private is better than both and spends nothing
 
 
 def test_no_row_is_best_within_the_spread() -> None:
@@ -69,10 +70,10 @@ def test_no_row_is_best_within_the_spread() -> None:
 
 
 def test_balanced_accuracy_has_means_spreads_and_a_best_of_its_own() -> None:
-    first, second, *_ = summarise(RESULTS)  # the tests' balanced accuracy is 1 - accuracy
-    assert (first.balanced_mean, second.balanced_mean) == (pytest.approx(0.3), pytest.approx(0.25))
-    assert first.balanced_std == pytest.approx(0.02**0.5)
-    assert not any((first.best, first.balanced_best, second.best, second.balanced_best))  # b has one run
+    first, second, *_ = summarise(RESULTS, *LEVELS)  # the tests' balanced accuracy is 1 - accuracy
+    assert (first["balanced_mean"], second["balanced_mean"]) == (pytest.approx(0.3), pytest.approx(0.25))
+    assert first["balanced_std"] == pytest.approx(0.02**0.5)
+    assert not any(one[name] for one in (first, second) for name in ("best", "balanced_best"))  # b has one run
 
 
 def test_boost_is_one_without_gain_and_rises_towards_the_paragon() -> None:
@@ -83,9 +84,9 @@ def test_boost_is_one_without_gain_and_rises_towards_the_paragon() -> None:
 
 
 def test_boosts_need_both_baselines_in_the_same_setting() -> None:
-    found = boosts(summarise(RESULTS), "only-public", "non-private")
-    assert set(found) == {("a", TWO, 1.0), ("b", TWO, 1.0)}
-    assert found["a", TWO, 1.0] == pytest.approx(0.45 / 0.25)
+    found = {(one["method"], one["shots"]): one["boost"] for one in summarise(RESULTS, *LEVELS)}
+    assert [key for key, value in found.items() if value is not None] == [("a", 2), ("b", 2)]
+    assert found["a", 2] == pytest.approx(0.45 / 0.25)
 
 
 def test_table_marks_the_best_and_repeats_rows_that_spend_nothing() -> None:

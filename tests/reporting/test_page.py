@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from linprobe.reporting.page import STYLE, Evidence, attack_limit_drawing, page
+from linprobe.reporting.page import STYLE, Evidence, page
 from linprobe.runs.check import Recomputed
 from linprobe.runs.manifest import Published
 from linprobe.runs.officer_page import policy as only
@@ -85,12 +85,8 @@ def test_sections_come_in_order_under_one_title(trained_run: Path) -> None:
     ]
 
 
-def test_figures_have_words_and_tables_have_headers(trained_run: Path) -> None:
+def test_tables_have_captions_and_headers(trained_run: Path) -> None:
     elements = Markup(page(evidence_of(trained_run))).elements
-    drawings = [attributes for name, attributes in elements if name == "svg"]
-    assert len(drawings) == 1
-    for attributes in drawings:
-        assert attributes.get("aria-hidden") == "true" or (attributes["role"] == "img" and attributes["aria-label"])
     assert all("scope" in attributes for name, attributes in elements if name == "th")
     names = [name for name, _ in elements]
     assert names.count("caption") == names.count("table")
@@ -113,12 +109,6 @@ def test_everything_in_the_manifest_is_escaped(trained_run: Path) -> None:
     Markup(text)
     assert "<i>" not in text
     assert text.count("&lt;i&gt;&amp;&#34;&#39;") >= 12
-
-
-def test_words_of_a_drawing_are_escaped() -> None:
-    drawing = attack_limit_drawing(lambda rate: rate, "<&>", "people")
-    assert '. &lt;&amp;&gt;"' in drawing
-    assert "<desc>&lt;&amp;&gt;</desc>" in drawing
 
 
 @pytest.mark.parametrize("classes", [2, 20, 21])
@@ -191,7 +181,4 @@ def contrast(one: str, other: str) -> float:
 def test_contrast_is_enough_in_every_scheme(scheme: str, colour: dict[str, str]) -> None:
     for text, ground in (("text", "ground"), ("text", "soft"), ("good", "good-ground"), ("bad", "bad-ground")):
         assert contrast(colour[text], colour[ground]) >= 7, (scheme, text)
-    for graphic in ("mark", "text"):
-        for ground in ("ground", "area"):
-            assert contrast(colour[graphic], colour[ground]) >= 4.5, (scheme, graphic, ground)
     assert contrast(colour["line"], colour["ground"]) >= 3

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from linprobe.reporting.comparison import Setting, Summary, accuracy_against_epsilon
+from linprobe.reporting.comparison import Summary, accuracy_against_epsilon
 from linprobe.reporting.plots import GREY, INK, PALETTE, accuracy_curves, name_ends, sorted_epsilons
 
 LEVELS = ("only-public", "non-private")
@@ -27,7 +27,7 @@ def _words_in_svg() -> Iterator[None]:
 
 
 def summary(row: str, shots: int, epsilon: float | None, mean: float) -> Summary:
-    return Summary(row, Setting("", shots), epsilon, mean, 0.02, 3, False, mean, 0.02, False)
+    return {"method": row, "public": "", "shots": shots, "epsilon": epsilon, "mean": mean, "std": 0.02, "runs": 3}
 
 
 SUMMARIES = [

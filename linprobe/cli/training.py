@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from linprobe.accounting.figures import rounded_down
 from linprobe.cli import _terminal
 from linprobe.cli._command import Flag, add_command, command, flags_of, request_of, train_flags
 from linprobe.cli._terminal import guarantee_rows, print_dry_run, print_made, rows_in_words
@@ -73,7 +74,7 @@ def _train(given: dict[str, Any]) -> None:
             *accuracy_rows(outcome),
             *guarantee_rows(outcome),
             ("steps", _terminal.figure(outcome["steps"], "d")),
-            ("noise multiplier", _terminal.figure(outcome["noise_multiplier"])),
+            ("noise multiplier", rounded_down(outcome["noise_multiplier"], 4)),
             ("seconds", _terminal.figure(outcome["seconds"], ".2f")),
         ],
     )

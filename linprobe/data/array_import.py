@@ -149,7 +149,8 @@ def _read_one(
     elif isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
         held = dict(zip(_pair(PAIRS[0], _group_or_train(source), owner).values(), loaded, strict=True))
     else:
-        held = {_key_of_file(source, owner, pair, progress): loaded}
+        array = _to_numpy(loaded, source)
+        return {_key_of_file(source, owner, pair, progress): array}
     return {key: _to_numpy(value, source) for key, value in held.items()}
 
 

@@ -414,7 +414,8 @@ def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRo
 def _check_made_alike(features: FeatureReader, other: FeatureReader) -> None:
     if other.n_features != features.n_features:
         raise DataError(
-            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both alike"
+            f"{other.path} has {other.n_features} features and {features.path} {features.n_features}; make both with "
+            "one backbone"
         )
     differs = first_difference(extraction_of(features.description), extraction_of(other.description))
     if differs is not None:

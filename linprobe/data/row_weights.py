@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linprobe.atomic_files import given_text, no_repeated_keys
 from linprobe.errors import DataError, ParameterError, reading
@@ -23,6 +24,7 @@ OF_PUBLIC = "public"  # in place of weights: one over the number of public rows 
 BALANCED = "balanced"  # the same: scores for equal classes, from noisy class counts (`linprobe.methods.class_counts`)
 WORDS = {"class weight": f"{BALANCED}, {OF_PUBLIC}", "prior": "train, uniform"}  # in place of numbers
 MOST_WEIGHT = 1e6
+MOST_POWER = 0.75  # of the number of rows of a person of one class
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,27 @@ class RowWeights:
     def with_more(self, n_rows: int) -> RowWeights:
         """The same, and for `n_rows` rows more the factors of their classes alone."""
         return self if self.by_row is None else RowWeights(self.by_class, np.append(self.by_row, np.ones(n_rows)))
+
+
+def weights_in_people(bounds: Indices, y: NDArray[Any], weights: Reals | None) -> Reals | None:
+    """Weights of rows, (n,), times k^(-3/4 max(0, 2 pi - 1)) for a person with k rows, pi = sum_c (k_c / k)^2.
+
+    Gradients of rows of one class add up, so the sum of a person of one class is always clipped, however well the model
+    fits it; rows of several classes (pi up to 1/2) keep their weight. The factor of a person comes from the person's
+    own rows, before clipping, so it changes no sensitivity. Rows with several labels keep their weights.
+
+    Args:
+        bounds: rows of person u are bounds[u] to bounds[u + 1]. y: classes of the rows, (n,), or labels.
+    """
+    sizes = np.diff(bounds)
+    if y.ndim > 1 or y.dtype.kind == "f" or not (sizes > 1).any():
+        return weights
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    pairs, counts = np.unique(np.stack([owner, y]), axis=1, return_counts=True)
+    shares = counts / sizes[pairs[0]]
+    same = np.bincount(pairs[0], shares**2, minlength=len(sizes))
+    factors = np.maximum(sizes, 1.0) ** (-MOST_POWER * np.maximum(0.0, 2 * same - 1))
+    return factors[owner] if weights is None else weights * factors[owner]
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:

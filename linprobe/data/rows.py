@@ -36,7 +36,7 @@ from linprobe.data.blocks import (
     widened,
 )
 from linprobe.data.labels import Bounds
-from linprobe.data.row_weights import RowWeights
+from linprobe.data.row_weights import RowWeights, weights_in_people
 from linprobe.errors import UsageError
 from linprobe.parallel import available_memory
 from linprobe.parallel.array_api import Floats, Indices, Mask, Reals, Singles
@@ -81,6 +81,7 @@ class Rows(ABC):
     observed = True  # whether the blocks contain all units, outside the sample included
     in_memory = False  # whether loading a block takes no time
     n_tracked: int | None = None  # first units of this process whose contributions are recorded; None for all
+    even = False  # whether rows have `weights_in_people`
     _n_local: int | None = None
     _changes: tuple[Callable[[Block], Block], ...] = ()
     _mask: Mask | None = None
@@ -134,10 +135,10 @@ class Rows(ABC):
         vars(view).update(changed)
         return view
 
-    def of_people(self, bounds: Bounds) -> Self:
+    def of_people(self, bounds: Bounds, *, even: bool = False) -> Self:
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
-        view = self._view(bounds=bounds, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
+        view = self._view(bounds=bounds, even=even, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
         return view._view(_kept={})  # of blocks of these people
 
     def as_shard(self, first: int, n_rows: int) -> Self:
@@ -214,6 +215,10 @@ class ArrayRows(Rows):
                 here = slice(start, start + BLOCK_ROWS)
                 norms[here] = row_norms(widened(x[here]))
         self.norms = norms
+
+    def of_people(self, bounds: Bounds, *, even: bool = False) -> Self:
+        view = super().of_people(bounds, even=even)
+        return view._view(weights=weights_in_people(bounds, self.y, self.weights)) if even else view
 
     def emptied(self, present: Mask) -> Self:
         """As for all rows. Places are empty in memory too, so that a copy on a device has them."""
@@ -338,6 +343,7 @@ class StreamedRows(Rows):
         for number, (part, (raw, y)) in enumerate(zip(parts, blocks, strict=False)):
             sizes, mask = np.diff(part), None
             weights = self._weights_of(int(part[0]), y)
+            weights = weights_in_people(part - part[0], y, weights) if self.even else weights
             if sampled is not None:
                 mask = sampled[number * size : (number + 1) * size]
                 keep, sizes = np.repeat(mask, sizes), sizes * mask
@@ -498,6 +504,7 @@ def prepare_shard(
     group: Group,
     weights: RowWeights | None = None,
     *,
+    even: bool = False,
     streamed: bool = False,
     shard_units: int | None = None,
     room: bool = False,
@@ -510,7 +517,7 @@ def prepare_shard(
     """
     if group.size == 1:
         whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, room=room, spent=spent)
-        return whole if bounds is None else whole.of_people(bounds)
+        return whole if bounds is None else whole.of_people(bounds, even=even)
     shard_units = shard_units or SHARD_ROWS
     n_units = source.n_rows if bounds is None else len(bounds) - 1
     n_parts = row_parts(n_units, group, shard_units)
@@ -520,5 +527,5 @@ def prepare_shard(
     shard = source.shard(*here)
     rows = prepare(shard, preprocessing, precision, group.local_size, own, streamed=streamed, room=room, spent=spent)
     if bounds is not None:
-        rows = rows.of_people(bounds[first : stop + 1] - here[0])
+        rows = rows.of_people(bounds[first : stop + 1] - here[0], even=even)
     return rows.as_shard(first, n_units)

@@ -84,7 +84,7 @@ from linprobe.training.execute import Observer, Runtime, Trained, execute, relea
 from linprobe.training.plan import Plan, make_settings, plan_run
 from linprobe.training.tune import Selection, Tuning, chosen_run, selection_of
 
-CANARY_ROWS = 3  # of a person; clipped one by one, they would move a sum by 3 clip norms
+CANARY_ROWS = 6  # of a person, all of one class; clipped one by one, they would move a sum by 3 clip norms
 SPARE = 16  # columns that are zero in all rows
 BACKGROUND_ROWS = 300
 BACKGROUND_PEOPLE = np.resize([1, 2, 3], BACKGROUND_ROWS // 2)  # rows of each person

@@ -56,7 +56,7 @@ from linprobe.methods.private_mean import MEAN, released_mean, text_mean
 from linprobe.options import DescentOptions, DPSGDFOptions
 from linprobe.parallel.array_api import Mask
 
-MEAN_SHARE = 0.05  # of epsilon
+MEAN_SHARE = 0.15  # of epsilon
 ROUNDS = 10
 QUANTILE = 0.9
 SMALLEST_RADIUS = 1e-3

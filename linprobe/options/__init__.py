@@ -86,9 +86,9 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone. Their mean centres the private rows if "
-        "nothing else does, and they refine the weights after training; noisy counts of similar private rows and of "
-        "correct predictions decide whether, and how strongly.",
+        "Feature file of public rows without labels, from the same backbone. Their mean centres the private rows of "
+        "methods with --condition if nothing else does, and they refine the weights after training; noisy counts of "
+        "similar private rows and of correct predictions decide whether they are used, and how strongly.",
         metavar="FILE",
         group="Data",
     )
@@ -213,7 +213,7 @@ class Noise:
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
-    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for many centred rows a class")
+    n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ class Conditioning:
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
-        after="; auto: mean if its noise is small; the mean uses 0.5 to 9 % of mu^2",
+        after="; auto: mean if its noise is small; the mean gets 5 to 25 % of epsilon",
         group="Data",
     )
 
@@ -471,7 +471,7 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
     clip_norm: float = 0.1
     centre: Literal["auto", "private", "public"] = option("auto", "Mean to subtract from rows")
     feature_epsilon_share: float | None = option(
-        None, "Share of epsilon spent on the private mean.", unset="0.05", above=0, most=0.98
+        None, "Share of epsilon spent on the private mean.", unset="0.15", above=0, most=0.98
     )
     bias_scale: float = option(0.1, "Value of the bias column.", above=0, most=10)
 

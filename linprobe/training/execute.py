@@ -367,6 +367,7 @@ def private_rows(
         runtime.precision,
         runtime.group,
         dataset.trained_weights,
+        even=plan.settings.weighs,
         streamed=runtime.streamed,
         shard_units=runtime.shard_units,
         room=room,

@@ -8,7 +8,7 @@ Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is 
     1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
     2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
 
-sigma_m is calibrated for the least share of epsilon from `MEAN_SHARE` to `MOST_SHARE` (0.5 to 9 % of mu^2) with which
+sigma_m is calibrated for the least share of epsilon from `MEAN_SHARE` to `MOST_SHARE` with which
 the noise of m, sqrt(D) sigma_m / N, is at most `ENOUGH_NOISE` of the length of a row. The rule for `auto` uses public
 facts only: the mean is released if this noise is at most `MOST_NOISE`, or `largest_noise` from text. If rows stay as
 they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
@@ -148,6 +148,11 @@ class Settings:
         if missing:
             raise ArgumentError(f"{method.name} needs the argument {missing[0]}; give it")
         return cls.of(method, dict(sorted(parameters.items())))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether gradients of rows may have weights."""
+        return self.method.weighs and getattr(self.options, "variant", "practical") != "theory"
 
     def with_counts(self, class_counts: str, class_weight: Any) -> Settings:
         """The same with class counts, asked for or for `class_weight`. ParameterError: a word. UsageError: none."""
@@ -710,8 +715,8 @@ def refuse_combinations(settings: Settings, dataset: Dataset) -> None:
     """UsageError for rows and settings that have no meaning, or no proof, together, or for rows that are missing."""
     _refuse_units(settings, dataset)
     _refuse_labels(settings, dataset)
-    method, variant = settings.method, getattr(settings.options, "variant", "practical")
-    if dataset.weights is not None and (not method.weighs or variant == "theory"):
+    method = settings.method
+    if dataset.weights is not None and not settings.weighs:
         allowed = ", ".join(name for name, other in methods.METHODS.items() if other.weighs)
         raise UsageError(
             f"weights of classes or rows do nothing for {method.name} here; allowed: {allowed}, without variant "

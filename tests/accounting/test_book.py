@@ -24,7 +24,7 @@ from linprobe.accounting.figures import epsilon_of
 from linprobe.accounting.row_keys import book_with, recorded_runs
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.errors import DataError, LinprobeError, PrivacyError
-from linprobe.runs import recorded
+from linprobe.reporting import release_pages
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
@@ -169,7 +169,7 @@ def test_a_page_counts_what_a_book_counts_of_a_run_from_another(own_books: Path)
     book.charge(path, entry("second", inherited, STEPS, first="first", features="a.h5"))
     assert read_book(path).entries["second"].releases == (replace(inherited, count=30), STEPS)
     total = spending(read_book(path).counted).in_words
-    assert total in recorded._of_file("a.h5", recorded_runs(), unknown, "")
+    assert total in release_pages._of_file("a.h5", recorded_runs(), unknown, "")
 
 
 def test_two_default_books_with_one_run_are_refused(own_books: Path) -> None:

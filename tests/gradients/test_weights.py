@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linprobe.data.blocks import ArraySource, Preprocessing
-from linprobe.data.row_weights import RowWeights
+from linprobe.data.row_weights import RowWeights, weights_in_people
 from linprobe.data.rows import ArrayRows, Rows, StreamedRows, join, prepare_shard
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum
@@ -95,14 +95,18 @@ def test_samples_are_weighted_alike(rows, observed, units) -> None:
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
-@pytest.mark.parametrize("bounds", [None, np.arange(0, 901, 3)], ids=["rows", "people"])
-def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "even"),
+    [(None, False), (np.arange(0, 901, 3), False), (np.arange(0, 901, 3), True)],
+    ids=["rows", "people", "even people"],
+)
+def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, even, monkeypatch) -> None:
     monkeypatch.setattr("linprobe.data.rows.SHARD_ROWS", 64)
     source = ArraySource(np.tile(X, (10, 1)), np.tile(Y, 10))
     weights = RowWeights(WEIGHTS.by_class, np.random.default_rng(0).random(900))
 
     def member(group: Group) -> Any:
-        rows = prepare_shard(source, bounds, Preprocessing(), "float32", group, weights)
+        rows = prepare_shard(source, bounds, Preprocessing(), "float32", group, weights, even=even)
         return clipped_sum(rows, W, TAU, all_reduce=group.all_reduce).value
 
     (alone,) = in_group(1, member)
@@ -110,9 +114,40 @@ def test_processes_have_the_weights_of_their_rows(n_ranks, bounds, monkeypatch) 
         np.testing.assert_allclose(found, alone, atol=1e-4)  # blocks begin at other rows in shards as small as these
 
 
-@pytest.mark.parametrize("units", [False, True])
-def test_neighbours_differ_by_at_most_the_clip_norm_whatever_the_weights(units) -> None:
-    whole = clipped_sum(in_memory().of_people(BOUNDS) if units else in_memory(), W, TAU)
+def test_rows_of_a_person_of_one_class_have_small_weights() -> None:
+    bounds = np.array([0, 16, 17, 21, 21, 25, 29])
+    y = np.array([2] * 16 + [0] + [0, 0, 1, 1] + [0, 0, 0, 1] + [3, 3, 3, 3])
+    sizes, power = np.diff(bounds), 0.75 * np.array([1, 1, 0, 0, 2 * (9 + 1) / 16 - 1, 1])
+    expected = np.repeat(np.maximum(sizes, 1) ** -power, sizes)
+    np.testing.assert_allclose(weights_in_people(bounds, y, None), expected)
+    given = np.linspace(0, 3, len(y))
+    np.testing.assert_allclose(weights_in_people(bounds, y, given), given * expected)
+    for place, (first, stop) in enumerate(pairwise(bounds)):  # whatever the rows of the others are
+        others = np.where((np.arange(len(y)) >= first) & (np.arange(len(y)) < stop), y, 4)
+        found = weights_in_people(bounds, others, None)
+        assert found is not None
+        np.testing.assert_allclose(found[first:stop], expected[first:stop], err_msg=str(place))
+    assert weights_in_people(np.arange(30), y, None) is None
+    assert weights_in_people(bounds, np.eye(4, dtype=np.uint8)[y], None) is None
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alone", "beside weights"])
+def test_streamed_rows_of_people_have_the_weights_of_rows_in_memory(observed, weights) -> None:
+    source, sums = ArraySource(X, Y // 3), []
+    for again in (False, True):
+        rows = prepare_shard(source, BOUNDS, Preprocessing(), "float32", Group(), weights, even=True, streamed=again)
+        sums += [clipped_sum(rows, W, 4.0).value]
+        sums += [clipped_sum(rows.sample(SAMPLED[: rows.n_rows], 0.4, observed=observed), W, 4.0).value]
+    np.testing.assert_array_equal(sums[0], sums[2])
+    np.testing.assert_array_equal(sums[1], sums[3])
+    plain = prepare_shard(source, BOUNDS, Preprocessing(), "float32", Group(), weights)
+    assert np.abs(clipped_sum(plain, W, 4.0).value - sums[0]).max() > 0.01
+
+
+@pytest.mark.parametrize(("units", "even"), [(False, False), (True, False), (True, True)])
+def test_neighbours_differ_by_at_most_the_clip_norm_whatever_the_weights(units, even) -> None:
+    whole = clipped_sum(in_memory().of_people(BOUNDS, even=even) if units else in_memory(), W, TAU)
     for place in range(len(BOUNDS) - 1 if units else 30):
         gone = slice(BOUNDS[place], BOUNDS[place + 1]) if units else slice(place, place + 1)
         keep = np.ones(N, dtype=bool)
@@ -121,7 +156,7 @@ def test_neighbours_differ_by_at_most_the_clip_norm_whatever_the_weights(units) 
         sizes[place if units else 0] = 0 if units else sizes[0]
         left: Rows = in_memory(keep)
         if units:
-            left = left.of_people(np.concatenate([[0], np.cumsum(sizes)]))  # type: ignore[arg-type]
+            left = left.of_people(np.concatenate([[0], np.cumsum(sizes)]), even=even)  # type: ignore[arg-type]
         moved = np.linalg.norm(whole.value - clipped_sum(left, W, TAU).value)
         assert moved <= TAU
         assert moved <= whole.contributions[place] * TAU + 1e-9
@@ -132,7 +167,7 @@ def test_a_device_weighs_as_the_host_does() -> None:
     from linprobe.gradients import gpu
 
     backend = gpu.GpuBackend(torch.device("cpu"))
-    for rows in (in_memory(), in_memory().of_people(BOUNDS)):
+    for rows in (in_memory(), in_memory().of_people(BOUNDS), in_memory().of_people(BOUNDS, even=True)):
         placed = backend.place(rows)
         found = clipped_sum(placed, backend.put(W), TAU, backend=backend).value
         np.testing.assert_allclose(np.asarray(found), clipped_sum(rows, W, TAU).value, atol=0.06)

@@ -20,7 +20,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
-from linprobe.methods import Facts, choose
+from linprobe.methods import choose
 from linprobe.reporting.comparison import accuracy_against_epsilon, boost
 from linprobe.reporting.plots import (
     COLUMN,
@@ -113,7 +113,7 @@ def evidence_figure(data: str, path: Path) -> None:
     with new_figure(path, size, 1, len(cells), title=TITLES[data], note=note, sharey=True) as panels:
         ends, bottoms = [], []
         for axes, shots in zip(panels, cells, strict=True):
-            default = choose(Facts(public=shots > 0, text=False)).method
+            default = choose(public=shots > 0, text=False).method
             ends.append(_evidence_panel(axes, data, shots, (default, RIVAL)))
             bottoms.append(axes.get_ylim()[0])
         panels[0].set(ylim=(min(bottoms), 102), ylabel=f"{'balanced' if data in ANSWERS else 'test'} accuracy, %")

@@ -22,7 +22,7 @@ from linprobe.accounting.events import UNITS
 from linprobe.accounting.figures import largest_mu
 from linprobe.atomic_files import json_text
 from linprobe.mechanisms.noise import INSECURE, SECURE
-from linprobe.methods import CHOICES, METHODS, Facts, Method, choose
+from linprobe.methods import CHOICES, METHODS, Method, choose
 from linprobe.options import METHOD_OPTIONS
 from linprobe.options.declaration import Option, arguments_of, declared, estimator_name
 from linprobe.runs.guarantee import (
@@ -152,7 +152,7 @@ def _seen(data: str, studies: Mapping[tuple[str, int], list[dict[str, Any]]]) ->
     words = []
     for shots in (shots for other, shots in studies if other == data):
         rows = studies[data, shots]
-        chosen = choose(Facts(public=shots > 0, text=False)).method
+        chosen = choose(public=shots > 0, text=False).method
         first, *_, last = sorted((row for row in rows if row["row"] == chosen), key=lambda row: row["epsilon"])
         ends = " to ".join(f"{100 * mean(row['figures']):.1f}" for row in (first, last))
         words.append(f"{chosen} {_with_public(shots)} {ends}")
@@ -168,7 +168,7 @@ def reached() -> str:
     """The README's table: the method that `CHOICES` gives between its floor and its ceiling, and the time of a step."""
     columns = [(data, epsilon) for data in ("digits", "flowers102") for epsilon in (1.0, 3.0)]
     found = {(row["row"], row["data"], row["epsilon"]): row for row in _evidence() if row["shots"]}
-    chosen = choose(Facts(public=True, text=False)).method
+    chosen = choose(public=True, text=False).method
     lines = [[f"{chosen}, the default", *(_shown(found[chosen, *column]) for column in columns)]]
     for name, noted in (("only-public", "only-public, epsilon 0"), ("non-private", "non-private, no epsilon")):
         lines.append([noted, *(_shown(found[name, data, None]) for data, _ in columns)])

@@ -31,8 +31,12 @@ from hypothesis import settings
 from jsonschema import Draft202012Validator
 
 from linprobe.accounting import accountants, fits
+from linprobe.accounting.ledger import Ledger
+from linprobe.api.estimators import LinearProbe
 from linprobe.atomic_files import json_text, write_whole
 from linprobe.cli import _terminal, run
+from linprobe.data.blocks import Source
+from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import Description
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.gradients import backend as host
@@ -42,6 +46,7 @@ from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs import guarantee
 from linprobe.runs.manifest import Manifest
 from linprobe.training import plan as plan_settings
+from linprobe.training.execute import Runtime, Trained, execute
 from tests.made_once import made_once
 
 # the second run and each of some hundred processes would compile the package and its tests again
@@ -271,6 +276,20 @@ def _one_thread_of_blas() -> Iterator[None]:
 
 
 NUMBERS = itertools.count()
+
+
+def executed(
+    probe: LinearProbe,
+    private: Source,
+    public: Source | None = None,
+    runtime: Runtime | None = None,
+    ledger: Ledger | None = None,
+    **others: Any,
+) -> Trained:
+    """The run of an estimator's settings, as a command makes it; `others` are further fields of the data set."""
+    names, joined = [str(name) for name in probe.classes], probe.method.joins_public
+    dataset = Dataset(private, len(names), public, joined=joined, class_names=names, **others)
+    return execute(plan_settings.plan_run(probe.settings(), dataset), dataset, runtime, ledger)
 
 
 def new_folder(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -64,7 +64,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.budget(caps=2), "caps"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", seed=2), "seed"),
         (lambda: linprobe.train(method="noisy-gd"), "got none; give epsilon, for example epsilon=3"),
-        (lambda: linprobe.train(method="adamix", eps=3), "eps is a flag of linprobe train; .* epsilon"),
+        (lambda: linprobe.train(method="adamix", eps=3), "linprobe.train has no option eps; did you mean epsilon?"),
         (lambda: linprobe.tune(method="noisy-gd", epsilon=1), "nothing to choose"),
         (lambda: linprobe.tune(epsilon=1, shrink=[0, 1], unlabelled="u.h5"), "no rows without labels"),
         (lambda: linprobe.compare(methods=["noisy-gd"], epsilons=[1], out="c", dry_run=True), "no argument dry_run"),
@@ -97,7 +97,8 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.tune(epsilon=1, grid={"clip_norm": 0.5}), "grid has clip_norm=0.5; allowed: a list"),
         (lambda: linprobe.tune(epsilon=1, grid={"epsilon": [1, 2]}), "grid has epsilon, which is of the whole choice"),
         (lambda: linprobe.tune(epsilon=1, grid=["clip_norm"]), "grid is of type list; allowed: a dictionary"),
-        (lambda: linprobe.train(epsilon=1, n_steps=2), "n_steps is an argument of estimators; its name here is steps"),
+        (lambda: linprobe.train(epsilon=1, n_steps=2), "linprobe.train has no option n_steps; did you mean steps?"),
+        (lambda: linprobe.train(epsilon=1, noise_multiplier=2), "no option noise_multiplier; did you mean sigma?"),
         (
             lambda: linprobe.train(np.zeros((3, 4)), epsilon=1),
             r"features is an array of shape \(3, 4\); allowed: a path",

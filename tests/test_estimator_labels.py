@@ -1,4 +1,4 @@
-"""Estimators on several labels a row, and `fit_sources` with people and weights of rows."""
+"""Estimators on several labels a row, and with people and weights of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import pytest
 
 from linprobe import DPLS, DPSGD, AdaMix, NoisyGD
 from linprobe.data.blocks import ArraySource
+from linprobe.data.row_weights import RowWeights, sample_weights
 from linprobe.errors import DataError, ParameterError, UsageError
+from linprobe.training.execute import Runtime
+from tests.conftest import executed
 
 G = np.random.default_rng(2)
 N, D, C = 240, 6, 3
@@ -67,22 +70,20 @@ def test_streamed_rows_have_people_and_weights_like_arrays(several) -> None:
     x = X.astype(np.float32)
     settings = {**SECRETLESS, "classes": range(C) if several else [0, 1]}
     from_arrays = NoisyGD(**settings).fit(x, y, owners=owners, sample_weight=weights)
-    streamed = NoisyGD(**settings).fit_sources(
-        ArraySource(x, y), owners=owners, sample_weight=weights, several_labels=several
-    )
-    np.testing.assert_array_equal(streamed.coef_, from_arrays.coef_)
-    assert streamed.privacy_["unit"] == "owner"
-    assert streamed.privacy_["n_units"] == N // 3
-    assert list(streamed.owners_) == [str(name) for name in range(N // 3)]
-    unweighted = NoisyGD(**settings).fit_sources(ArraySource(x, y), owners=owners, several_labels=several)
-    assert not np.array_equal(unweighted.coef_, streamed.coef_)
+    given = {"bounds": np.arange(0, N + 1, 3), "several_labels": several, "runtime": Runtime(streamed=True)}
+    by_row = RowWeights(np.ones(len(settings["classes"])), sample_weights(weights, N))
+    streamed = executed(NoisyGD(**settings), ArraySource(x, y), weights=by_row, **given)
+    np.testing.assert_array_equal(streamed.weights.T, from_arrays.coef_)
+    assert streamed.privacy.stated()["unit"] == from_arrays.privacy_["unit"] == "owner"
+    assert from_arrays.privacy_["n_units"] == N // 3
+    assert list(from_arrays.owners_) == list(range(N // 3))
+    unweighted = executed(NoisyGD(**settings), ArraySource(x, y), **given)
+    assert not np.array_equal(unweighted.weights, streamed.weights)
 
 
-def test_streamed_people_are_adjacent_and_weights_are_one_a_row() -> None:
-    probe, source = NoisyGD(**SECRETLESS, classes=[0, 1]), ArraySource(X.astype(np.float32), Y[:, 0])
-    with pytest.raises(DataError, match="not adjacent"):
-        probe.fit_sources(source, owners=np.arange(N) % 80)
+def test_owners_and_weights_are_one_a_row() -> None:
+    probe, rows = NoisyGD(**SECRETLESS, classes=[0, 1]), (X.astype(np.float32), Y[:, 0])
     with pytest.raises(DataError, match="one name"):
-        probe.fit_sources(source, owners=np.arange(N - 1))
+        probe.fit(*rows, owners=np.arange(N - 1))
     with pytest.raises(DataError, match="sample_weight"):
-        probe.fit_sources(source, sample_weight=np.ones(N - 1))
+        probe.fit(*rows, sample_weight=np.ones(N - 1))

@@ -34,7 +34,7 @@ from linprobe.data.dataset import open_features
 from linprobe.evaluation.compare import compare_methods
 from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
-from linprobe.options.requests import CompareRequest
+from linprobe.options.requests import AccountRequest, CompareRequest
 from linprobe.runs import run_folder
 from linprobe.runs.figures import class_scores, probabilities
 from linprobe.training.execute import Trained
@@ -156,7 +156,10 @@ def accounting(name: str) -> dict[str, Any]:
     printed = json.loads((HERE / "paper.json").read_text(encoding="utf-8"))[name]["rows"]
     found = []
     for row in printed:
-        costs = releases_cost(row["q"], row["sigma"], row["steps"], row["delta"])
+        request = AccountRequest(
+            sampling_rate=row["q"], noise_multiplier=row["sigma"], n_steps=row["steps"], delta=row["delta"]
+        )
+        costs = releases_cost(request)
         found.append({**row, "pld": costs["pld"], "rdp": costs["rdp"]})
     return {"rows": found}
 

@@ -90,16 +90,11 @@ class AttackLimit:
 
     The best test reaches the first, which is never above the second. Sampled releases have no mu; they get the least
     value of the second over a grid of epsilons, each with its own delta.
-
-    Attributes:
-        source: what the limit follows from, in words.
-        mu: of Gaussian differential privacy, dimensionless; None for sampled releases.
-        epsilons, deltas: pairs that hold for the releases, both (n,); empty if there is a mu.
     """
 
-    source: str
-    mu: float | None
-    epsilons: Rates
+    source: str  # what the limit follows from, in words
+    mu: float | None  # of Gaussian differential privacy, dimensionless; None for sampled releases
+    epsilons: Rates  # with `deltas` pairs that hold for the releases, both (n,); empty if there is a mu
     deltas: Rates
 
     def __call__(self, fpr: Rates | float) -> Rates:
@@ -638,11 +633,7 @@ def smallest_multiplier(
 
     `epsilon_at` falls with the multiplier. `guess`, and `roughly`, a faster approximation of `epsilon_at`, only save
     evaluations. Where the two differ by more than they do in ordinary settings, the multiplier is larger than it need
-    be, and still enough.
-
-    Raises:
-        PrivacyError: no multiplier up to `MAX_SIGMA`, or none of those tried, is enough, since the accountant is too
-            coarse for the target.
+    be, and still enough. PrivacyError: none up to `MAX_SIGMA`, or none of those tried, is enough.
     """
     rough, slope = _secant(roughly, epsilon, guess) or _root(roughly, epsilon, guess)
     found = epsilon_at(math.exp(rough))

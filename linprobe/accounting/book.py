@@ -1,18 +1,13 @@
 """The budget book of a data set, an append-only file with one line for each run, and the cost of its runs together.
 
-A line is on the disk before the run draws noise, with everything that the run is going to release. If the run
-ends early, a second line says what it had released by then. A crash in between makes the book over-count, never
-under-count. A run that is resumed keeps its id, so that it is counted once.
-
-The line of a private selection has no time, and no second line says that it ended early. The number of its runs is
-secret, so the book must not tell how long it took or how far it came.
+A line is on the disk before the run draws noise, with everything that the run is going to release. If the run ends
+early, a second line says what it had released by then, but not of a private selection: the number of its runs is
+secret, so the book must not tell how long it took or how far it came. A crash in between makes the book over-count,
+never under-count. A run that is resumed keeps its id, so that it is counted once.
 
 Sums over all rows compose exactly, as Gaussian differential privacy. If any run took Poisson samples, privacy-loss
 distributions compose everything, or above `MOST_KINDS` kinds of releases the faster Renyi bound. Every figure is an
-upper bound for a record, or a person, that was private in all runs.
-
-Runs that protect records and runs that protect people have different neighbours, so a figure is for one relation
-(`events.py`). Releases of a run with other neighbours are converted by a proven rule.
+upper bound for a record, or a person, that was private in all runs, and for one relation (`events.py`).
 
 A private selection is no Gaussian release. Basic composition joins k selections and everything else: each part has an
 equal share of delta, and the epsilons add up,
@@ -80,34 +75,21 @@ RUN_FIELDS = ("run", "name", "method", "created", "unit", "private", "delta")  #
 
 @dataclass(frozen=True)
 class Entry:
-    """One run, as its book states it.
-
-    Attributes:
-        private: whether its releases carry noise that nobody can subtract. delta: of its guarantee; None without one.
-        releases: what it made, or was going to make when it was killed, without those of a run in the same book that it
-            started from.
-        further: what was released from it afterwards.
-        selection: the private selection that chose it, which states all that it released; None for an ordinary run.
-        ended_early: whether its releases are those it had made when it ended, and not its plan.
-        cap: the epsilon that `--cap` of this run allowed all runs together.
-        first: id of the run that it started from, or evaluates.
-        features: the path of the feature file with the rows; None in books of 0.2.
-        created: when it began, UTC; None for a selection, whose duration is secret.
-    """
+    """One run, as its book states it."""
 
     run: str
     name: str
     method: str
     unit: str
-    private: bool
-    delta: float | None
-    releases: tuple[Releases, ...]
-    further: tuple[Releases, ...] = ()
-    selection: SelectionEvent | None = None
-    cap: float | None = None
-    first: str | None = None
-    features: str | None = None
-    ended_early: bool = False
+    private: bool  # whether its releases carry noise that nobody can subtract
+    delta: float | None  # of its guarantee
+    releases: tuple[Releases, ...]  # made, or planned, without those of a run in the same book that it started from
+    further: tuple[Releases, ...] = ()  # what was released from it afterwards
+    selection: SelectionEvent | None = None  # the private selection that chose it, which states all that it released
+    cap: float | None = None  # the epsilon that `--cap` of this run allowed all runs together
+    first: str | None = None  # id of the run that it started from, or evaluates
+    features: str | None = None  # the path of the feature file with the rows; None in books of 0.2
+    ended_early: bool = False  # whether its releases are those it had made when it ended, and not its plan
     finished: bool = False
     created: str | None = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -129,17 +111,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cap:
-    """The largest epsilon, at `delta`, that all runs of a book may cost together.
-
-    Attributes:
-        runs: number of runs that were recorded when it was set. A cap holds for runs chosen after results if it is 0.
-        order: of Renyi divergences, which a cap that was lowered after runs keeps; None for its own (`filter_order`).
-    """
+    """The largest epsilon, at `delta`, that all runs of a book may cost together."""
 
     epsilon: float
     delta: float
-    runs: int = field(default=0, compare=False)
-    order: int | None = field(default=None, compare=False)
+    runs: int = field(default=0, compare=False)  # recorded before; 0: it holds for runs chosen after results
+    order: int | None = field(default=None, compare=False)  # of a cap lowered after runs; else `filter_order`
 
     def raised_from(self, before: Cap | None) -> Cap | None:
         """The cap `before`, if this one was set after a run, and allows what that one does not."""
@@ -149,23 +126,15 @@ class Cap:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a book holds.
+    """What a book holds. The file of row keys has one of `keys`, which are stated before they are written."""
 
-    Attributes:
-        entries: by run id, in the order of their first lines.
-        first_cap: the cap that the first raise replaced; None if no cap was raised after a run.
-        keys: stated digests of the row keys beside the book, "" for no file. The file has one of them: new keys are
-            stated before they are written, so after a crash the file may still hold earlier ones.
-    """
-
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)  # by run id, in the order of their first lines
     cap: Cap | None = None
-    first_cap: Cap | None = None
-    keys: tuple[str, ...] = ()
+    first_cap: Cap | None = None  # the cap that the first raise replaced
+    keys: tuple[str, ...] = ()  # digests of the row keys beside the book, "" for no file
 
     @property
     def counted(self) -> list[Entry]:
-        """The entries of runs that released something."""
         return [entry for entry in self.entries.values() if entry.counts]
 
     def as_counted(self, entry: Entry) -> Entry:
@@ -230,8 +199,8 @@ def no_books(what: str, error: OSError) -> LinprobeError:
 def charge(path: Path, entry: Entry, check: Check | None = None) -> Contents:
     """Write `entry`, as counted, in place of an earlier entry of the same run; returns what the book held before.
 
-    Processes take turns, so that two of them cannot both spend what is left under a cap. `check` gets the other entries
-    and the new one, and raises PrivacyError to refuse it. Nothing is written then.
+    Processes take turns, so that two of them cannot both spend what is left under a cap. If `check` raises, nothing is
+    written.
     """
     with _opened(path) as (lines, contents):
         entry = contents.as_counted(entry)
@@ -539,26 +508,16 @@ SMALLEST_DELTA = 1e-300  # of a selection; float64 cannot divide smaller ones
 
 @dataclass(frozen=True)
 class Spending:
-    """The cost of several runs together.
-
-    Attributes:
-        runs: number of runs that released something with noise. not_private_runs: those that no epsilon covers.
-        unit: `owner` if every run protects it, else `record`. relation: the same, as neighbours.
-        epsilon, delta: of all `runs` together; infinity if it cannot be bounded.
-        gdp_mu, zcdp_rho: the same; None if any release was sampled, or any run was a private selection.
-        epsilon_by_unit: epsilon for each unit that any run protects.
-    """
-
-    runs: int
-    not_private_runs: int
-    unit: str
-    relation: str
-    epsilon: float
+    runs: int  # that released something with noise
+    not_private_runs: int  # that no epsilon covers
+    unit: str  # `owner` if every run protects it
+    relation: str  # the same, as neighbours
+    epsilon: float  # of all `runs` together; infinity if it cannot be bounded
     delta: float
-    gdp_mu: float | None
+    gdp_mu: float | None  # None, as zcdp_rho, if any release was sampled, or any run was a private selection
     zcdp_rho: float | None
     accountant: str
-    epsilon_by_unit: dict[str, float]
+    epsilon_by_unit: dict[str, float]  # for each unit that any run protects
 
     @property
     def in_words(self) -> str:

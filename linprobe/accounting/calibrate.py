@@ -6,8 +6,6 @@ are compared by the noise of a whole epoch: 1/q steps, each with noise sigma, ad
 an epoch, in which each record is read about once, is the same at every rate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_down, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError, counted
 from linprobe.options import DEFAULT_STEPS, LEAST_RATE, MAX_EPSILON, MAX_STEPS
-from linprobe.options.requests import PlanRequest
+from linprobe.options.requests import AccountRequest, PlanRequest
 
 GRADIENT = "gradient"
 LARGEST_SPENT = 0.99
@@ -47,24 +45,15 @@ GOOD_ENOUGH = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A calibrated run.
-
-    Attributes:
-        epsilon_target, delta: the target.
-        n_steps: gradient releases the run will make.
-        noise_multiplier: their noise standard deviation divided by the clip norm, dimensionless.
-        sampling_rate: Poisson probability with which a record joins a step; 1 for all rows.
-        accountant: the accountant of record.
-        others: releases besides the steps, e.g. a private mean, or the releases of an earlier run.
-    """
+    """A calibrated run, for the target `epsilon_target` and `delta`."""
 
     epsilon_target: float
     delta: float
-    n_steps: int
-    noise_multiplier: float
-    sampling_rate: float = 1.0
-    accountant: Accountant = GAUSSIAN
-    others: tuple[Releases, ...] = ()
+    n_steps: int  # gradient releases the run will make
+    noise_multiplier: float  # their noise standard deviation divided by the clip norm, dimensionless
+    sampling_rate: float = 1.0  # Poisson probability with which a record joins a step; 1 for all rows
+    accountant: Accountant = GAUSSIAN  # of record
+    others: tuple[Releases, ...] = ()  # releases besides the steps, e.g. a private mean, or those of an earlier run
 
     @property
     def releases(self) -> tuple[Releases, ...]:
@@ -265,34 +254,21 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One way to spend the budget.
+    """One way to spend the budget."""
 
-    Attributes:
-        sampling_rate: q, the Poisson probability with which a record joins a step; 1 for all rows.
-        noise_multiplier: sigma, noise standard deviation of a step's sum divided by the clip norm; rounded up.
-        steps: releases; epochs / q to the nearest whole number, at least 1.
-        batch_size: average number of rows per step, q N.
-        noise_per_epoch: sigma / sqrt(q), noise standard deviation of an epoch's summed gradients in clip norms.
-        noise_over_signal: sigma / (q sqrt(steps)), noise standard deviation of the whole run's summed gradients divided
-            by the largest expected contribution of one record.
-        epsilon: what the run costs at the plan's delta, by `accountant`; at most the target.
-        accountant: name of the accountant of record for this row.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    steps: int
-    batch_size: float
-    noise_per_epoch: float
-    noise_over_signal: float
-    epsilon: float
+    sampling_rate: float  # q; 1 for all rows
+    noise_multiplier: float  # of a step, rounded up
+    steps: int  # epochs / q to the nearest whole number, at least 1
+    batch_size: float  # average number of rows per step, q N
+    noise_per_epoch: float  # sigma / sqrt(q), in clip norms
+    noise_over_signal: float  # sigma / (q sqrt(steps)): of all summed gradients, over the most that one record adds
+    epsilon: float  # of the run, at most the target
     accountant: str
 
 
 def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
-    """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs.
+    """The noise each sampling rate needs to spend at most (`epsilon`, `delta`) in `epochs` epochs, by rising rate.
 
-    Returns: one row per rate, by rising rate; duplicates count once.
     Raises ParameterError: a value outside its range. PrivacyError: `delta >= 1/n_rows`, or a target out of reach.
     """
     delta, n_rows, epochs = check_delta(request.delta, request.n_rows), request.n_rows, request.epochs
@@ -333,11 +309,7 @@ def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
 
 
 def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
-    """The row with the smallest rate whose noise is at most `GOOD_ENOUGH` times the least, and a sentence why.
-
-    Noise is compared over the whole run (`noise_over_signal`). This is proportional to the noise of an epoch, but
-    allows for rounded steps.
-    """
+    """The row with the smallest rate whose noise over the run is at most `GOOD_ENOUGH` times the least; and why."""
     rows = [row for row in rows if row.batch_size >= 1] or rows  # smaller steps have no row on average
     least = min(row.noise_over_signal for row in rows)
     good = [row for row in rows if row.noise_over_signal <= GOOD_ENOUGH * least]
@@ -359,31 +331,22 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
 NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
 
 
-def releases_cost(sampling_rate: float, noise_multiplier: float, n_steps: int, delta: float) -> dict[str, Any]:
-    """The cost of `n_steps` sampled Gaussian releases.
+def releases_cost(request: AccountRequest) -> dict[str, Any]:
+    """The cost of `n_steps` Gaussian releases on Poisson samples, each with `noise_multiplier` sensitivities of noise.
 
-    Args:
-        sampling_rate: q, in [`LEAST_RATE`, 1].
-        noise_multiplier: noise standard deviation divided by the clip norm, in (0, 10^9].
-        n_steps: releases, from 1 to `MAX_STEPS`.
-        delta: in (0, 1).
-    Returns: sampling_rate, noise_multiplier, steps, delta, gdp_mu and zcdp_rho (None if q < 1), accountant (of
-        record), and for every applicable accountant its epsilon under its name, one of `NAMES`, the accountant of
-        record first: `gdp` if q = 1, then `pld` and `rdp`, and `autodp` if q = 1 and it has an opinion; None if the
-        noise is too small for any figure.
-    Raises ParameterError: a value outside its range.
+    Returns: the request, gdp_mu and zcdp_rho (None if q < 1), accountant (of record), and for every applicable
+    accountant its epsilon under its name, the accountant of record first; None if the noise is too small for any
+    figure.
     """
-    rate, sigma = _check_rate(sampling_rate), _check_sigma(noise_multiplier)
-    releases = (Releases(GRADIENT, sigma, rate, check_steps(n_steps)),)
-    if not 0 < delta < 1:
-        raise ParameterError(f"delta is {delta}; allowed: a number above 0 and below 1")
+    delta = request.delta
+    releases = (Releases(GRADIENT, request.noise_multiplier, request.sampling_rate, request.n_steps),)
     judges: tuple[Accountant | Judge, ...] = (*ACCOUNTANTS.values(), AUTODP)
     found = {judge.name: judge.epsilon(releases, delta) for judge in judges if judge.covers(releases)}
     costs = {name: cost if math.isfinite(cost) else None for name, cost in found.items() if not math.isnan(cost)}
     return {
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-        "steps": n_steps,
+        "sampling_rate": request.sampling_rate,
+        "noise_multiplier": request.noise_multiplier,
+        "steps": request.n_steps,
         "delta": delta,
         **gaussian_figures(releases),
         "accountant": next(iter(costs)),

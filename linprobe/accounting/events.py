@@ -48,20 +48,13 @@ class GaussianEvent:
     """One release of a sum over private rows with Gaussian noise added.
 
     Adjacency: zero-out of one record (one record is present, or its place is empty).
-
-    Attributes:
-        purpose: what the sum was used for, e.g. `gradient`, `mean` or `histogram`.
-        step: index of the release within its run, from 0.
-        sensitivity: L2 bound on one record's contribution to the sum (public).
-        noise_multiplier: noise standard deviation divided by `sensitivity`, dimensionless.
-        sampling_rate: Poisson probability that a record joined the sum; 1 for a sum over all rows.
     """
 
-    purpose: str
-    step: int
-    sensitivity: float
-    noise_multiplier: float
-    sampling_rate: float = 1.0
+    purpose: str  # what the sum was used for, e.g. `gradient`, `mean` or `histogram`
+    step: int  # index of the release within its run, from 0
+    sensitivity: float  # L2 bound on one record's contribution to the sum (public)
+    noise_multiplier: float  # noise standard deviation divided by `sensitivity`, dimensionless
+    sampling_rate: float = 1.0  # Poisson probability that a record joined the sum; 1 for all rows
 
     def as_dict(self) -> dict[str, Any]:
         return {"event": "gaussian", **asdict(self)}
@@ -109,14 +102,10 @@ def hold_without_a_choice(releases: Iterable[Releases]) -> bool:
 
 @dataclass(frozen=True)
 class Relation:
-    """Two data sets are neighbours if one unit is present in one of them, and its place is empty in the other.
-
-    Attributes:
-        unit: `record` or `owner`. rows: the most rows that a person has; None if no bound is public. 1 for a record.
-    """
+    """Two data sets are neighbours if one unit is present in one of them, and its place is empty in the other."""
 
     unit: str
-    rows: int | None = None
+    rows: int | None = None  # the most that a person has; None if no bound is public; 1 for a record
 
     def __post_init__(self) -> None:
         if self.unit == RECORD:

@@ -11,8 +11,6 @@ Rounding to text keeps a bound: epsilon, delta, mu and rho are rounded up, lower
 figure that linprobe prints, draws or states in words is from here. JSON objects hold the floats themselves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal

@@ -1,12 +1,9 @@
-"""What the fits of one process cost together.
+"""What the fits of one process cost together, as they may share records: searches, cross-validation, refits, clones.
 
-They may share records: grid searches, cross-validation, refits and clones fit the same rows, or overlapping parts of
-them. About 16 bytes per record hold a hash and the fits that used the record. The reported cost bounds the cost of
-every record of the new fit: it counts, for each kind of release, the largest number of releases that used any one of
-these records. It holds if no private row decides which rows a fit gets.
+About 16 bytes per record hold a hash and the fits that used the record. The reported cost bounds the cost of every
+record of the new fit: it counts, for each kind of release, the largest number of releases that used any one of these
+records. It holds if no private row decides which rows a fit gets.
 """
-
-from __future__ import annotations
 
 import math
 import threading
@@ -47,12 +44,10 @@ class Fits:
     def add(
         self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
     ) -> tuple[int, dict[str, list[Releases]]]:
-        """Remember one fit on the records with these hashes, any shape (n,). Its guarantee is for `unit`.
+        """Remember one fit on records with these hashes, whose guarantee is for `unit`.
 
-        Two records with the same hash count as one that was in the fits of both.
-
-        Returns: the largest number of private fits that any of the records was in, this one included, and by protected
-            unit releases that bound the releases of each record.
+        Returns: the largest number of private fits that any of the records was in, this one included, and by unit
+        releases that bound those of each record.
         """
         new: FitKinds = Counter()
         for release in releases:
@@ -84,12 +79,7 @@ class Fits:
         return fits, by_unit
 
     def crossed(self, private: NDArray[np.uint64], public: NDArray[np.uint64]) -> tuple[int, int]:
-        """Remember the hashes of rows that a fit uses as private, (n,), and as public, (m,), when it begins.
-
-        A fit in another thread may begin before this one has ended.
-
-        Returns: how many of `public` were private in an earlier fit, and how many of `private` public in one.
-        """
+        """Remember rows of a fit when it begins; how many of `public` had been private, and of `private` public."""
         public = distinct(public)  # a row may be among the labelled and the unlabelled ones
         with self._lock:
             found = among(public, self._private).sum(), among(private, self._public).sum()

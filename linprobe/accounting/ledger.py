@@ -3,8 +3,6 @@
 A crash between the line and the result makes the ledger over-count, never under-count.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable
@@ -30,7 +28,7 @@ class AppendOnlyFile:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
 
     def append(self, line: str, *, sync: bool = True) -> None:
-        """Record `event`; the system has it when this returns. PrivacyError: a resumed run had another event here."""
+        """Append a line; the system has it when this returns. If it fails, the file is as before."""
         text, start = line.encode(), os.fstat(self.descriptor).st_size
         try:
             while text:
@@ -54,19 +52,13 @@ class AppendOnlyFile:
         os.fsync(self.descriptor)
 
     def close(self) -> None:
-        """Close the file, which releases its lock."""
         os.close(self.descriptor)
 
 
 class Ledger:
     """Events of one run, in order; kept in memory and, when given a path, in a JSON-lines file.
 
-    Args:
-        path: file to append to, created if absent; None keeps the ledger in memory only.
-        again: whether the run is resumed. It then repeats the events in the file, which are not counted twice.
-
-    Attributes:
-        events: all events. position: number of events that this process recorded, or found as expected.
+    With `again`, a resumed run repeats the events in the file, up to which `position` tells how many it has repeated.
     """
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
@@ -79,10 +71,7 @@ class Ledger:
         self.position = 0 if again else len(self.events)
 
     def append(self, event: GaussianEvent) -> None:
-        """Record `event`. The operating system has received it when this returns.
-
-        Raises PrivacyError: the run is resumed and had another event at this position.
-        """
+        """Record `event`; the system has it when this returns. PrivacyError: a resumed run had another one here."""
         if self.position < len(self.events):
             before = self.events[self.position]
             if event != before:
@@ -172,11 +161,7 @@ def _is_selection(line: bytes) -> bool:
 
 
 def read_ledger(path: Path, content: bytes | None = None) -> list[GaussianEvent]:
-    """Events of the ledger file at `path`; `content` as in `read_selection`.
-
-    Raises PrivacyError: the file is missing, a line is not an event with finite, positive figures, or the ledger
-    belongs to a private selection, which composes with no further release here.
-    """
+    """Events of a ledger; `content` if it was read. PrivacyError: missing, no finite event, or a private selection."""
     events, number = [], 0
     try:
         with _opened(path, content) as stream:

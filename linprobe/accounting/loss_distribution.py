@@ -11,8 +11,6 @@ additions and multiplications of float64 alone, so a count of the operations bou
 two.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Sequence
@@ -156,32 +154,21 @@ class UnresolvedError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Measure:
-    """Losses of a group of releases.
+    """Losses of a group of releases."""
 
-    Attributes:
-        start: index on the grid of the first mass.
-        masses: upper bounds of the masses times exp(tilt index - scale), shape (n,).
-        scale: a logarithm that was taken out of the masses, a ball.
-        infinite: a bound on the mass of infinite losses.
-    """
-
-    start: int
-    masses: Reals
-    scale: Any
-    infinite: float
+    start: int  # index on the grid of the first mass
+    masses: Reals  # upper bounds of the masses times exp(tilt index - scale), (n,)
+    scale: Any  # a logarithm that was taken out of the masses, a ball
+    infinite: float  # a bound on the mass of infinite losses
 
 
 @dataclass(frozen=True)
 class Composed(Measure):
-    """All releases composed, in one direction, on the coarse grid.
-
-    Attributes:
-        tilt, step: as in `Grid`. weights: exp(-tilt i) (1 - exp(-step i)) for i from 1, shape (n,).
-    """
+    """All releases composed, in one direction, on the coarse grid. `tilt` and `step` are as in `Grid`."""
 
     tilt: float
     step: float
-    weights: Reals
+    weights: Reals  # exp(-tilt i) (1 - exp(-step i)) for i from 1, (n,)
 
     def delta_at(self, index: int) -> float:
         """A bound on delta(epsilon) for epsilon = index step; 1 below the window."""

@@ -3,8 +3,6 @@
 The composed loss is estimated by its cumulants, log E exp(order loss), by numerical integration over the noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,44 +46,28 @@ class Kind:
 
 @dataclass(frozen=True)
 class Window:
-    """`size` indices from `start`, of which `kept` are kept.
-
-    `above` and `below` are exponents per index with which Chernoff's method bounds the mass on either side of these;
-    neither is negative, and `below` is at least the tilt of the grid.
-    """
+    """`size` indices from `start`, of which `kept` are kept. Chernoff's method bounds the mass on either side."""
 
     start: int
     size: int
     kept: int
-    above: float
-    below: float = 0.0
+    above: float  # exponent per index of the bound above, 0 or more
+    below: float = 0.0  # and below, at least the tilt of the grid
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Grids and windows for one direction.
+    """Grids and windows for one direction."""
 
-    Attributes:
-        reverse: whether the loss is of Q against P, not of P against Q.
-        step: of the fine grid; `ratio`, a power of two, of them are a step of the coarse grid.
-        tilt: exponent per index of the fine grid.
-        points: indices on which the loss of P against Q of one release of each kind is spread: increasing, 0 inside.
-        groups: for each kind, the numbers of releases that are composed on the fine grid first, each with the number
-            of such groups and its window; empty if there is one grid only.
-        final: window of all releases on the coarse grid.
-        guess: of epsilon.
-        fineness: as in `epsilon_of_kinds`; more than was asked for if the grid would have been too large.
-    """
-
-    reverse: bool
-    step: float
-    ratio: int
-    tilt: float
-    points: tuple[NDArray[np.int64], ...]
-    groups: tuple[tuple[tuple[int, int, Window], ...], ...]
-    final: Window
-    guess: float
-    fineness: float
+    reverse: bool  # whether the loss is of Q against P, not of P against Q
+    step: float  # of the fine grid
+    ratio: int  # of the steps of the coarse and the fine grid, a power of two
+    tilt: float  # exponent per index of the fine grid
+    points: tuple[NDArray[np.int64], ...]  # indices of the loss of one release of each kind: increasing, 0 inside
+    groups: tuple[tuple[tuple[int, int, Window], ...], ...]  # by kind: members, groups, window; empty for one grid
+    final: Window  # of all releases on the coarse grid
+    guess: float  # of epsilon
+    fineness: float  # as in `epsilon_of_kinds`; more than was asked for if the grid would have been too large
 
 
 class _Shape:
@@ -178,10 +160,7 @@ class _Sum:
         return found
 
     def upper(self, tilt: float, mass: float, most: float = math.inf) -> tuple[float, float, float]:
-        """Where losses end: above the first loss there is at most `mass`, above the second also little tilted mass.
-
-        Third, what the tilt that shows the former best has above `tilt`: at most `most`.
-        """
+        """Losses with at most `mass`, and with little tilted mass too, above; the rise that shows the first best."""
         rises = tilt * np.array([0.0, *np.geomspace(1e-3, 1e4, 70)])
         values = self.cumulants(tilt + rises)
         further = float(np.nanmin((values[1:] - values[0] + WRAPPED) / rises[1:]))
@@ -210,10 +189,7 @@ class _Sum:
 def grid_for(
     kinds: Sequence[Kind], delta: float, fineness: float, reverse: bool, tilted: float = TILTED
 ) -> Grid | None:
-    """Grids for the epsilon of all releases at `delta`; None if they would be too large. Arguments as in the caller.
-
-    tilted: tilt of the grid, as a share of the tilt of Chernoff's bound.
-    """
+    """Grids for epsilon at `delta`; None if too large. `tilted`: tilt, as a share of the tilt of Chernoff's bound."""
     most, delta = LARGEST / fineness, max(delta, SMALLEST_DELTA)
     for _ in range(MOST_TRIES):
         grid = _grid(kinds, delta, fineness, reverse, tilted)

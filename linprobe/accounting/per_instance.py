@@ -39,20 +39,11 @@ UP_ROUNDING = 1 + 2.0**-50  # covers up to three roundings of numbers that are n
 
 @dataclass(frozen=True)
 class RecordLosses:
-    """Privacy loss of each private record, before a delta turns it into an epsilon. Private.
+    """Privacy loss of each private record, before a delta makes it an epsilon; no rows if not computed. Private."""
 
-    Attributes:
-        mu: Gaussian-DP parameter of the releases from all rows, shape (n_private,).
-        renyi: Renyi divergences of the sampled releases at `ORDERS`, nats, rounded up to float32, shape
-            (n_private, len(ORDERS)); (n_private, 0) for a run without sampled releases.
-        releases: all releases of the run, which bound every record at any delta; () for losses from a file.
-
-    Neither array has rows if losses were not computed.
-    """
-
-    mu: NDArray[np.float64]
-    renyi: NDArray[np.float32]
-    releases: tuple[Releases, ...] = ()
+    mu: NDArray[np.float64]  # Gaussian-DP parameter of the releases from all rows, (n_private,)
+    renyi: NDArray[np.float32]  # of sampled releases at `ORDERS`, nats, rounded up, (n_private, len(ORDERS) or 0)
+    releases: tuple[Releases, ...] = ()  # all of the run, which bound each record at any delta; () from a file
 
     def epsilon(self, delta: float, worst_case: float = math.inf) -> NDArray[np.float64]:
         """epsilon_i of each record at `delta`, shape (n_private,), at most the epsilon of the run at this `delta`.

@@ -1,11 +1,9 @@
 """Which budget books count together: books of files that share a protected row, image or person.
 
 A file beside each default book has a key, an 8-byte keyed hash, for each row, image and person that its runs protect.
-The key files of two books are compared before a run is charged. The total of a feature file composes its own runs and
-the runs of every book that shares a key with it (`docs/proofs/adaptive.md`, lemma 3).
-
-Equal rows, images and owners have equal keys, so nothing in common is missed. Two different rows have equal keys with a
-probability of 2^-64, which makes the total too large and never too small.
+A total composes the runs of all books that share a key with it (`docs/proofs/adaptive.md`, lemma 3). Equal rows have
+equal keys, so nothing in common is missed; different ones have with a probability of 2^-64, which makes the total too
+large and never too small.
 
 The keys of a book only grow, and are on the disk before the line of the run that needs them. The book states their
 digest, so that keys that are lost or old are refused. The file also has keys of what a run of the book used as public.
@@ -51,17 +49,12 @@ def _no_keys() -> Keys:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Keys of all that the runs of a book protect, or used as public; each array is sorted, without repetitions.
+    """Keys of all that the runs of a book protect, or used as public; each array is sorted, without repetitions."""
 
-    Attributes:
-        rows: of feature rows, up to a power of 2. images: of the pixels behind the rows. owners: of the people.
-        public: of rows, images and owners that a run used as public. A method may protect them all the same.
-    """
-
-    rows: Keys = field(default_factory=_no_keys)
-    images: Keys = field(default_factory=_no_keys)
-    owners: Keys = field(default_factory=_no_keys)
-    public: Keys = field(default_factory=_no_keys)
+    rows: Keys = field(default_factory=_no_keys)  # of feature rows, up to a power of 2
+    images: Keys = field(default_factory=_no_keys)  # of the pixels behind the rows
+    owners: Keys = field(default_factory=_no_keys)  # of the people
+    public: Keys = field(default_factory=_no_keys)  # of what a run used as public
 
     @classmethod
     def of(cls, keys: Mapping[str, Keys]) -> RowKeys:
@@ -129,8 +122,7 @@ def _unusable(path: Path, why: str) -> DataError:
 def read_with_keys(book: Path, new: RowKeys | None = None) -> tuple[Contents, RowKeys | None]:
     """The contents of a book and the keys beside it, or None, or `new` ones for a missing file if the book states them.
 
-    DataError: damage, or other keys than the book states: lost, or brought back from an old copy; or keys beside a book
-    that states none, so that it is not there, or has lost its lines.
+    DataError: damage, keys other than the book states, or keys beside a book that states none.
     """
     path = keys_file(book)
     for attempt in range(ATTEMPTS):  # another process may write both meanwhile
@@ -165,8 +157,7 @@ def _digest(content: bytes) -> str:
 def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = None, *, spare: int = 0) -> None:
     """Raise PrivacyError if a public row of `new` is private in a book of `folder`, or a private one is public there.
 
-    `whose` are the public rows, for the message; `unit` is of the run, None if it promises nothing for its rows;
-    `spare` public rows may be private by chance.
+    `whose` are the public rows; `unit` is of the run, None if it promises nothing; `spare` public rows may be private.
     """
     for path, contents, theirs in keyed_books(folder) if unit is not None or len(new.public) else ():
         private = [entry for entry in contents.counted if entry.private]
@@ -189,17 +180,11 @@ def refuse_public(new: RowKeys, folder: Path, whose: str, unit: str | None = Non
 
 
 def _with_test_rows(entries: Iterable[Entry]) -> list[Entry]:
-    """The runs that released an accuracy on private test rows."""
     return [entry for entry in entries if any(part.purpose == TEST_ACCURACY for part in entry.releases)]
 
 
 def keyed_books(folder: Path, but: Path | None = None) -> list[tuple[Path, Contents, RowKeys]]:
-    """The books of a folder with their row keys, in the order of their names; those without keys are left out.
-
-    `but`: the file of keys of a book that is left out too.
-
-    Raises DataError: a damaged book, damaged or lost keys, keys without their book, or a link to a book elsewhere.
-    """
+    """The books of a folder with their row keys, by name, without the one of `but`. DataError: damage, a link."""
     found = []
     books = {
         path.with_suffix(BOOK_SUFFIX) for end in (BOOK_SUFFIX, SUFFIX) for path in files_of_books(folder, f"*{end}")
@@ -252,21 +237,13 @@ def books_with(keys: RowKeys, folder: Path, but: Path | None = None) -> list[Sha
 
 @dataclass(frozen=True)
 class Account:
-    """A budget book and the keys of its rows.
-
-    Attributes:
-        keys: of the rows, and the keys in the file beside the book; None for a book given by hand, which counts by
-            itself whatever rows its runs have.
-        check: refuses rows that are private in one run and public in another: before keys are written, and at every
-            charge, as another run may have used a row of this one as public meanwhile.
-        exposed: keys of rows that a run without a guarantee releases. Books and caps of these count; none is written.
-    """
+    """A budget book and the keys of its rows. Every charge makes its `check` again, as other runs may have begun."""
 
     path: Path
-    keys: RowKeys | None = None
+    keys: RowKeys | None = None  # None for a book given by hand, which counts by itself
     check: Callable[[], None] | None = field(default=None, compare=False)
     features: str | None = None
-    exposed: RowKeys = field(default_factory=RowKeys)
+    exposed: RowKeys = field(default_factory=RowKeys)  # rows that a run without a guarantee releases; none is written
 
     @classmethod
     def at(cls, path: Path, keys: RowKeys | None = None, check: Callable[[], None] | None = None) -> Account:
@@ -276,12 +253,7 @@ class Account:
 
     @contextmanager
     def charging(self) -> Iterator[Account]:
-        """Write the keys to the disk, and let no other process charge a book of this folder inside the block.
-
-        Yields: the account with all keys that are on the disk.
-        Raises DataError: damaged keys. LinprobeError: they cannot be written. PrivacyError: what `check` refuses, or
-        the folder is held by another process for too long.
-        """
+        """Write the keys to the disk, and let no other process charge a book of this folder inside the block."""
         if self.keys is None:
             yield self
             return
@@ -306,10 +278,7 @@ class Account:
         return [] if self.keys is None else books_with(self.keys.joined(self.exposed), own.parent, but=own)
 
     def not_compared(self) -> list[tuple[Path, Contents]]:
-        """The books of the folder whose runs may be on these rows; none for a book given by hand.
-
-        A default book of 0.2 that has no keys yet is among its own.
-        """
+        """The books of the folder whose runs may be on these rows, without keys; none for a book given by hand."""
         folder = keys_file(self.path).parent
         if self.keys is None and not (folder / KEY).exists():
             return []

@@ -42,17 +42,10 @@ SEARCHES = 24
 
 @dataclass(frozen=True)
 class SelectionEvent:
-    """One private selection, recorded before its first run.
+    """One private selection, recorded before its first run. Adjacency: as for the releases."""
 
-    Adjacency: zero-out of one record, as for the releases.
-
-    Attributes:
-        mean_repetitions: m, the mean number of runs. The number itself is secret.
-        runs: the releases of one run, once for every possible budget.
-    """
-
-    mean_repetitions: int
-    runs: tuple[tuple[Releases, ...], ...]
+    mean_repetitions: int  # m, the mean number of runs. The number itself is secret
+    runs: tuple[tuple[Releases, ...], ...]  # the releases of one run, once for every possible budget
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -82,7 +75,6 @@ class SelectionEvent:
 
     @property
     def releases(self) -> tuple[Releases, ...]:
-        """All releases of all possible budgets."""
         return tuple(release for run in self.runs for release in run)
 
 

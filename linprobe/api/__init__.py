@@ -6,8 +6,6 @@ nothing unless it gets a `progress`. Without one, notes on what all runs on the 
 not protect, are a `PrivacyWarning`.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import warnings
@@ -37,7 +35,6 @@ Asked = TypeVar("Asked", bound=Request)
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
-_OF_ESTIMATORS = {"n_steps": "steps", "noise_multiplier": "sigma"}  # names of estimators, and of functions
 
 
 def _in_python(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -397,11 +394,8 @@ def account(
     """
     from linprobe.accounting.calibrate import releases_cost as run_command
 
-    known = {
-        "n_steps" if name == "steps" else name: option for name, option in declared(requests.AccountRequest).items()
-    }
     given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
-    return run_command(**_needed("account", known, {**given, **others}))
+    return run_command(_asked(requests.AccountRequest, **given, **others))
 
 
 class _Warning(Silent):
@@ -419,16 +413,11 @@ def _request(features: AnyPath | None, options: Mapping[str, Any]) -> requests.T
     known = _of_train()
     field_names = {field.name for field in fields(requests.TrainRequest)} - {"options"}
     for flag in options.keys() - known.keys() - field_names:
-        meant = [name for name, one in known.items() if f"--{flag.replace('_', '-')}" in one.spellings]
-        if meant:
-            raise UsageError(f"{flag} is a flag of linprobe train; its name in Python is {meant[0]}; give that")
         if flag in _OF_COMMANDS:
             step = (
                 "linprobe.plan makes a dry run; use that" if flag == "dry_run" else "results are dictionaries; omit it"
             )
             raise UsageError(f"{flag} is a flag of linprobe train; in Python, {step}")
-        if flag in _OF_ESTIMATORS:
-            raise UsageError(f"{flag} is an argument of estimators; its name here is {_OF_ESTIMATORS[flag]}; give that")
         raise ArgumentError(f"linprobe.train has no option {flag}{hint(flag, known)}; see linprobe train --help-all")
     given = _values(known, {"features": features, **options})
     rest = {name: given.pop(name) for name in given.keys() - field_names}
@@ -459,23 +448,18 @@ def _of_train() -> dict[str, Option]:
 
 
 def _asked(request: type[Asked], **given: Any) -> Asked:
-    """A request of named arguments: what its command declares, but for output and dry runs. Raises as `_needed`."""
-    return request(**_needed(request.command, declared(request), given))
-
-
-def _needed(command: str, declared: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`_values` of arguments of a command. Raises ArgumentError: another one. ParameterError: a wrong or no value."""
-    known = {name: option for name, option in declared.items() if name not in _OF_COMMANDS}
+    """A request of named arguments: what its command declares, but for output and dry runs. ArgumentError: another."""
+    known = {name: option for name, option in declared(request).items() if name not in _OF_COMMANDS}
     for name in given:
         if name not in known:
-            near = hint(name, known)
-            raise ArgumentError(f"{command} has no argument {name}{near}; its arguments are: {', '.join(known)}")
+            listed = f"{hint(name, known)}; its arguments are: {', '.join(known)}"
+            raise ArgumentError(f"{request.command} has no argument {name}{listed}")
     values = _values(known, given)
     for name, option in known.items():
         if option.default is MISSING and name not in values:
             kind = "a path" if option.kind is Path else "a value"
-            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {command} needs it")
-    return values
+            raise ParameterError(f"{name} is {given.get(name)}; allowed: {kind}; linprobe {request.command} needs it")
+    return request(**values)
 
 
 def _values(known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,6 @@ Rows are L2-normalised and, if there are public rows, centred on their mean. Bot
 never from private labels.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import warnings
@@ -25,7 +23,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from linprobe.accounting.events import RECORD
 from linprobe.accounting.fits import WITHOUT_NOISE, copies_warning, crossing_warning, refit_warning
-from linprobe.accounting.ledger import Ledger
 from linprobe.data.array_files import check_float32
 from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import LEAST_UNLABELLED, Dataset
@@ -40,7 +37,7 @@ from linprobe.options.declaration import as_arguments, estimator_name, hint, nam
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.training import arrays
-from linprobe.training.execute import Observer, Runtime, execute
+from linprobe.training.execute import Observer, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
@@ -136,10 +133,6 @@ class LinearProbe(LinearClassifier):
 
     _method: ClassVar[str]
 
-    def __init__(self, **parameters: Any) -> None:
-        for name, value in parameters.items():
-            setattr(self, name, value)
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the class a constructor with the arguments that `linprobe.options` declares, all by keyword."""
         super().__init_subclass__(**kwargs)
@@ -164,7 +157,7 @@ class LinearProbe(LinearClassifier):
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
         __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
-        cls.__init__ = __init__  # type: ignore[method-assign]
+        cls.__init__ = __init__  # type: ignore[method-assign, assignment]
 
     @property
     def method(self) -> Method:
@@ -246,11 +239,10 @@ class LinearProbe(LinearClassifier):
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
         plan = self._plan(dataset)  # a fit that is refused here makes no row public
         self._warn_of_rows(dataset, hashes)
-        return self._fit(dataset, plan, hashes=hashes)
+        return self._fit(dataset, plan, hashes)
 
     @staticmethod
     def _text(given: ArrayLike) -> NDArray[np.float64]:
-        """Text weights (n_features, n_classes). Raises DataError: a cell that is no finite number."""
         with arrays.naming_cell(given, "text_weights"):
             return np.asarray(check_array(given, dtype=np.float64))
 
@@ -293,78 +285,16 @@ class LinearProbe(LinearClassifier):
         _refuse_private("X_unlabelled", rows, (x for source in private for x, _ in source.blocks()))
         return ArraySource(rows, np.full(len(rows), NO_LABEL))
 
-    def fit_sources(
-        self,
-        private: Source,
-        public: Source | None = None,
-        text_weights: NDArray[np.floating] | None = None,
-        *,
-        owners: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        several_labels: bool = False,
-        runtime: Runtime | None = None,
-        ledger: Ledger | None = None,
-    ) -> Self:
-        """Train on streamed rows whose labels are indices into the declared classes.
-
-        Args:
-            private, public: rows that can be read any number of times, once to check that they are finite. They are
-                not compared with each other.
-            text_weights: class-name encodings (n_features, n_classes).
-            owners: as in `fit`; the rows of a person must be next to each other. sample_weight: as in `fit`.
-            several_labels: whether the labels of a block are 0 or 1 for each class, (b, n_classes).
-            runtime: precision, device, processes and checkpoints. All processes get the same attributes, except
-                `private_record_losses_`, which only rank 0 gets in full.
-            ledger: records each event before its result exists; None for a ledger in memory.
-        """
-        self._forget()
-        self.classes_, self.multilabel_ = self._declared_classes(None, None), several_labels
-        self._check_source("private", private)
-        if public is not None:
-            self._check_source("public", public)
-        bounds, labels = None, None
-        if owners is not None:
-            bounds, self.owners_ = arrays.adjacent_people(owners, private.n_rows)
-        if public is not None and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC:
-            labels = np.concatenate([y for _, y in public.blocks()])
-        by_row = None if sample_weight is None else sample_weights(sample_weight, private.n_rows)
-        weights = self._weights(labels, by_row)
-        given = {"public": public, "text_weights": text_weights, "bounds": bounds, "weights": weights}
-        dataset = self._dataset(private, **given)
-        return self._fit(dataset, self._plan(dataset), runtime, ledger)
-
     def _forget(self) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
-    def _check_source(self, name: str, source: Source) -> None:
-        """DataError for rows that are no finite float32 or other ones than stated, or labels that are no classes."""
-        start = 0
-        for x, y in source.blocks():
-            x, y, n_classes = np.asarray(x), np.asarray(y), len(self.classes_)
-            if x.shape != (len(y), source.n_features):
-                raise DataError(
-                    f"source {name} gave a block of shape {x.shape} with {len(y)} labels; allowed: rows of "
-                    f"{source.n_features} features, as it states, and a label for each; change its blocks or n_features"
-                )
-            check_float32(x, f"source {name}", range(start, start + len(x)))
-            if self.multilabel_:
-                arrays.label_matrix(y, n_classes, f"source {name}")
-            elif y.dtype.kind not in "biu" or (y.size and not (y.min() >= 0 and y.max() < n_classes)):
-                held = f"from {y.min()} to {y.max()}" if y.size and y.dtype.kind in "biuf" else f"of type {y.dtype}"
-                raise DataError(f"source {name} has labels {held}; allowed: whole numbers from 0 to {n_classes - 1}")
-            start += len(x)
-        if start != source.n_rows:
-            raise DataError(
-                f"source {name} gave {start} rows; allowed: {source.n_rows}, as it states; change its blocks"
-            )
-
-    def _declared_classes(self, y: NDArray[Any] | None, y_public: NDArray[Any] | None) -> NDArray[Any]:
+    def _declared_classes(self, y: NDArray[Any], y_public: NDArray[Any] | None) -> NDArray[Any]:
         """Classes in label order: as declared, else from public labels that are not protected. `y` tells its shape."""
-        if all((self.classes is None, y is not None, y_public is None, "public" in self.method.needs)):
+        if self.classes is None and y_public is None and "public" in self.method.needs:
             raise UsageError(f"{type(self).__name__} needs public rows and got none; give X_public and y_public")
         public = None if self.method.joins_public else y_public
-        return arrays.declared_classes(self.classes, public, n_labels=None if y is None or y.ndim == 1 else y.shape[1])
+        return arrays.declared_classes(self.classes, public, n_labels=None if y.ndim == 1 else y.shape[1])
 
     def _named_classes(self, classes: NDArray[Any], frames: Mapping[str, Any]) -> NDArray[Any]:
         """The `classes`, or the columns of y that name several labels. DataError: other columns in one of `frames`."""
@@ -405,9 +335,7 @@ class LinearProbe(LinearClassifier):
             _refuse_private("X_public", rows, [private])
         return ArraySource(rows, labels), labels
 
-    def _weights(
-        self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None = None
-    ) -> RowWeights | None:
+    def _weights(self, public: NDArray[np.int64] | None, by_row: NDArray[np.float64] | None) -> RowWeights | None:
         """The weights of private rows; `public` are labels of public rows, not used if the method protects these."""
         if self.class_weight is not None and self.multilabel_:
             raise UsageError("class_weight is for rows with one class, and these have several labels; leave it out")
@@ -420,21 +348,14 @@ class LinearProbe(LinearClassifier):
         names, joined = [str(name) for name in self.classes_], self.method.joins_public
         return Dataset(private, len(names), several_labels=self.multilabel_, joined=joined, class_names=names, **others)
 
-    def _fit(
-        self,
-        dataset: Dataset,
-        plan: Plan,
-        runtime: Runtime | None = None,
-        ledger: Ledger | None = None,
-        hashes: NDArray[np.uint64] | None = None,
-    ) -> Self:
+    def _fit(self, dataset: Dataset, plan: Plan, hashes: NDArray[np.uint64] | None) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         for warning in warnings_of(plan, dataset) if plan.private else ():
             warnings.warn(as_arguments(warning), PrivacyWarning, stacklevel=3)
         spent = _Spent()
         try:
             with naming_arguments():
-                trained = execute(plan, dataset, runtime, ledger, spent)
+                trained = execute(plan, dataset, observer=spent)
         finally:  # a fit that failed has released something too
             if hashes is not None and spent.last is not None:
                 budget = spent.last.budget if spent.last.private else None

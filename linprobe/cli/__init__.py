@@ -4,8 +4,6 @@ stdout carries results only; everything for people goes to stderr. Exit status: 
 3 bad data, 4 privacy refusal, 130 Ctrl-C.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

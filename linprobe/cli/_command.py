@@ -42,22 +42,14 @@ Asked = TypeVar("Asked", bound=declaration.Request)
 
 @dataclass
 class Flag:
-    """One parameter of a command. Methods may declare it differently.
-
-    Attributes:
-        others: the declarations that differ from `option`, by method. methods: that take it; empty for a command's own.
-        is_of_a_method: whether it is an option of methods, not an argument that estimators share.
-        of_command: whether the command applies its default. The others are None unless they are given, so that a method
-            can refuse an option that it does not have.
-        of_request: whether it is an option of a `Request`, whose range is in the help text.
-    """
+    """One parameter of a command. Methods may declare it differently."""
 
     option: declaration.Option
-    of_command: bool = False
-    others: dict[str, declaration.Option] = field(default_factory=dict)
-    methods: list[str] = field(default_factory=list)
-    is_of_a_method: bool = False
-    of_request: bool = False
+    of_command: bool = False  # whether the command applies its default; a method may not have the option
+    others: dict[str, declaration.Option] = field(default_factory=dict)  # that differ from `option`, by method
+    methods: list[str] = field(default_factory=list)  # that take it; empty for a command's own
+    is_of_a_method: bool = False  # and not an argument that estimators share
+    of_request: bool = False  # whether it is an option of a `Request`, whose range is in the help text
 
     @property
     def help(self) -> str:
@@ -212,7 +204,6 @@ def typer_function(name: str, *, bare: bool = False) -> Callable[..., None]:
 
 
 def request_of(request: type[Asked], given: Mapping[str, Any]) -> Asked:
-    """A request with the values of its flags. Raises ParameterError: a value that is not allowed."""
     return request(**{name: _value(one, given[one.parameter]) for name, one in declaration.declared(request).items()})
 
 
@@ -330,8 +321,6 @@ def _method_among(given: Sequence[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Everywhere:
-    """The options of `EVERYWHERE` as given."""
-
     debug: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -361,14 +350,10 @@ def taken_out(arguments: Sequence[str]) -> tuple[Everywhere, list[str]]:
 
 
 def defaults_from(path: Path, command: str, parameters: Iterable[Any], commands: Iterable[str]) -> dict[str, Any]:
-    """Values for the parameters of a command from a TOML file, by parameter name.
+    """Values for the parameters of a command, as typer made them, from a TOML file, by parameter name.
 
     A key is a flag without its dashes, or the name of an argument. Keys outside any table are for the command that is
     run; keys in a table named after a command are for that command.
-
-    Args:
-        parameters: of the command, as typer made them. commands: names of all commands.
-    Raises UsageError: a file that cannot be read, an unknown key or table, or a value of a wrong type.
     """
     try:
         content = tomllib.loads(given_text(path, "utf-8-sig"))

@@ -105,12 +105,9 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def printing(made: str, what: str = "its name") -> Iterator[None]:
-    """Print the result of a command inside the block, after the command has written its output.
+    """Print a result inside the block, where `made` says what is complete and where, and `what` goes to stdout.
 
-    Args:
-        made: what is complete and where, for the error; empty if the command writes nothing. what: goes to stdout.
-    Raises LinprobeError: stdout cannot be written; the text says that nothing else is missing. BrokenPipeError: its
-    reader has left, which is no error; the text is a line on stderr.
+    Raises LinprobeError: stdout cannot be written, and nothing else is missing. BrokenPipeError: its reader has left.
     """
     try:
         yield
@@ -214,10 +211,7 @@ class TerminalProgress:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("", "")) -> None:
-    """Print a table, unless the command is quiet: a column of names, then columns of values; by default one, no header.
-
-    Where a table with a header is too wide, its headings get a word a line. No figure is cut.
-    """
+    """Print a table, unless the command is quiet: names, then columns of values. No figure is cut."""
     if _quiet:
         return
     from rich.table import Table

@@ -1,7 +1,5 @@
 """`linprobe info`, `methods` and `doctor`: describe a file, the methods and the installation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

@@ -1,7 +1,5 @@
 """`linprobe plan`, `account` and `budget`: what privacy costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,7 +53,7 @@ def _plan(request: PlanRequest) -> None:
 def _account(request: AccountRequest) -> None:
     from linprobe.accounting.calibrate import NAMES, releases_cost
 
-    cost = releases_cost(request.sampling_rate, request.noise_multiplier, request.steps, request.delta)
+    cost = releases_cost(request)
     if request.as_json:
         print_json(cost)
         return

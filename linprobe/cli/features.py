@@ -1,7 +1,5 @@
 """`linprobe extract` and `import`: feature files, and what the commands print."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

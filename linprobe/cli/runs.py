@@ -1,7 +1,5 @@
 """Commands that use runs: verify, report, release, export, pdp-report, refine, evaluate, predict, attack and audit."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from itertools import chain

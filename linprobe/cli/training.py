@@ -1,7 +1,5 @@
 """`linprobe train`, `tune` and `compare`: training runs. The methods declare most flags of the first two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.native import LIBRARY, KernelPart, KernelPeople, KernelRows, address, arithmetic_name
-from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles, on_host
+from linprobe.parallel.array_api import Array, Indices, Mask, Reals, Singles
 from linprobe.parallel.threads import n_threads
 
 SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
@@ -30,12 +29,7 @@ SUM_CLASSES = 128  # classes per BLAS call, so that the sum stays in cache
 
 @dataclass(frozen=True)
 class Part:
-    """Products with a range of features.
-
-    Attributes:
-        first: the first feature of the range.
-        products: weights of the features in the range.
-    """
+    """Products with a range of features, from `first` on."""
 
     first: int
     products: Products
@@ -84,8 +78,6 @@ class Products:
         """Add sum_i r_i x_i^T to `total`, for r (b, n_classes), over the rows of `sample`, or all.
 
         Each run of `SUM_ROWS` rows, or of `sample`, is summed in float32. Their sum is rounded to the grid of `total`.
-
-        Raises ValueError: shapes that do not fit.
         """
         self.check(x, r.shape == (len(x), self.n_classes) and (sample is None or sample.fits(len(x))))
         self._add(total, r, np.ascontiguousarray(widened(x), np.float32), sample)
@@ -170,21 +162,15 @@ def whole_multiple(number: int, whole: int) -> int:
 
 
 class ClippedBlock(NamedTuple):
-    """What clipping a block reads and writes.
+    """What clipping a block reads and writes."""
 
-    Attributes:
-        y, lengths: class indices and norms of the rows, shape (b,). bound: largest norm of a clipped gradient.
-        r_norms: norms of the residuals, shape (b,). factors: clip factors, shape (b,).
-        parts: further products. scores: their scores, shape (b, n_classes of the part) each.
-    """
-
-    y: Indices
-    lengths: Reals
-    bound: float
-    r_norms: Reals
-    factors: Reals
-    parts: Sequence[Part]
-    scores: list[Singles]
+    y: Indices  # class indices, (b,)
+    lengths: Reals  # norms of the rows, (b,)
+    bound: float  # largest norm of a clipped gradient
+    r_norms: Reals  # norms of the residuals, (b,)
+    factors: Reals  # clip factors, (b,)
+    parts: Sequence[Part]  # further products
+    scores: list[Singles]  # of the parts, (b, n_classes of the part) each
 
     @classmethod
     def empty(cls, y: Indices, lengths: Reals, bound: float, parts: Sequence[Part] = ()) -> ClippedBlock:
@@ -208,21 +194,14 @@ class ChosenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class People:
-    """People and their clip factors, min(1, bound / max(norm, spread / most)).
+    """People and their clip factors, min(1, bound / max(norm, spread / most)); rows are (b,), people (n_units,)."""
 
-    Attributes:
-        bounds: rows of person u are bounds[u] to bounds[u + 1], shape (n_units + 1,).
-        y, norms, weights: one entry for each row, shape (b,); weights may be None.
-        inner: inner products of the pairs of rows of each person with at most `PAIRED_ROWS` rows.
-        factors, lengths: outputs of the kernel, shape (n_units,); 0 for people whom it leaves out.
-    """
-
-    bounds: Indices
+    bounds: Indices  # rows of person u are bounds[u] to bounds[u + 1], (n_units + 1,)
     y: Indices
     norms: Reals
     weights: Reals | None
-    inner: Reals
-    factors: Reals
+    inner: Reals  # products of the pairs of rows of each person with at most `PAIRED_ROWS` rows
+    factors: Reals  # an output, as `lengths`; 0 for people whom the kernel leaves out
     lengths: Reals
 
     # long: a list of what the kernel does not check before it reads memory
@@ -331,13 +310,7 @@ class KernelProducts(Products):
         """Add sum_i c_i r_i x_i^T to `total`, for softmax residuals r_i and c_i = min(1, bound / (length_i ||r_i||)).
 
         The scores and the factor of a row, and what the row adds, have the same bits at any position and beside any
-        other rows.
-
-        Args:
-            total: sum with one `shift` for all entries. bound: largest norm of a clipped gradient.
-            parts: further scores to compute in the same pass.
-            sample: the rows to add; None for all. All are scored and clipped.
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
+        other rows. All rows are scored and clipped, also those outside `sample`. ValueError, IndexError: not fitting.
         """
         inside = all(0 <= part.first <= self.n_features - part.products.n_features for part in parts)
         rows, y, lengths = self._checked(block, sample, inside)
@@ -431,15 +404,10 @@ class KernelProducts(Products):
 
         S_u is the sum of x_j r_j^T over the rows of person u, for softmax residuals times the weights of rows. Its
         factor is c_u = min(1, bound / max(||S_u||, sum_j ||x_j|| ||r_j|| / most)). What is added of a person depends on
-        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows.
+        nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows. No such sum crosses `cells`, places
+        of people, the last n_units; with them, rows outside the sample are not read.
 
-        Args:
-            cells: no float32 sum crosses these places of people, increasing, the last is n_units. Given if the rows
-                of people outside the sample are not to be read.
-        Returns: c_u and ||S_u||, shape (n_units,), of people outside the sample too without `cells`. People with more
-        than `PAIRED_ROWS` rows are left out, with zeros.
-
-        Raises ValueError: shapes that do not fit. IndexError: a class index out of range.
+        Returns: c_u and ||S_u||, (n_units,); zeros for people with more than `PAIRED_ROWS` rows, who are left out.
         """
         few = block if cells is None else block.compact()
         pairs = paired(few)
@@ -571,11 +539,6 @@ class Backend:
     def noise(self, insecure_seed: int | None = None) -> NoiseSource:
         """A source whose noise is generated on this backend."""
         return NoiseSource(insecure_seed)
-
-    def released(self, mechanism: GaussianMechanism, total: ClippedSum, noise_multiplier: float, purpose: str) -> Reals:
-        """A sum on the host, released by a mechanism whose noise is generated on this backend; on the host again."""
-        placed = replace(total, value=self.put(total.value), contributions=self.put(total.contributions))
-        return on_host(mechanism.release(placed, noise_multiplier, purpose=purpose))
 
     def products(self, weights: Array) -> Products:
         """Products with `weights` (n_classes, n_features), float32, for one thread."""

@@ -15,12 +15,10 @@ the inner products of the rows and the inner products of the residuals:
 
 For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work.
 
-Rounding: if the place of a person is empty, the rows of the next people in the block move up. So no result may depend
-on the position of a row in its block. The kernel scores each row by itself; without it, scores are `SteadyProducts`.
-Other products are float64; or, for softmax in the plain geometry with the kernel, float32 (`KernelProducts`). The rows
-of one person may cancel. So the factor also keeps the summed lengths of the person's gradients, l = sum_j ||x_j||
-||r_j||, below `MOST_CANCELLATION` times the bound: without it, rounding relative to l would not be bounded relative to
-the clip norm. Orthogonal gradients of `PAIRED_ROWS` rows do not exceed that limit. docs/proofs/people.md has the proof.
+Rounding (docs/proofs/people.md): an empty place moves the rows of the next people up, so no result may depend on the
+position of a row in its block. Rows of one person may cancel, so the factor also keeps their summed lengths, l = sum_j
+||x_j|| ||r_j||, below `MOST_CANCELLATION` times the bound; orthogonal gradients of `PAIRED_ROWS` rows do not exceed
+that.
 """
 
 from __future__ import annotations
@@ -71,37 +69,23 @@ MOST_CANCELLATION = 4.0  # the square root of PAIRED_ROWS
 
 
 class ClippedUnits(NamedTuple):
-    """The people of a block.
-
-    Attributes:
-        factors: c_u, shape (n_units,); 0 for a person without rows.
-        lengths: norm of each person's gradient in the geometry, shape (n_units,).
-        weight: sum of the factors of the people who joined the sum, shape (1,).
-    """
-
-    factors: Array
-    lengths: Array
-    weight: Array
+    factors: Array  # c_u, (n_units,); 0 for a person without rows
+    lengths: Array  # norm of each person's gradient in the geometry, (n_units,)
+    weight: Array  # sum of the factors of the people who joined the sum, (1,)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """How gradients are clipped, and what all threads of a clipped sum share.
-
-    Attributes:
-        margin: share of `clip_norm` reserved for rounding errors. rate: probability with which units joined the sample.
-        observed: whether the factors of units outside the sample are wanted. If not, their rows are not read.
-        wide: whether sums of a few rows are float64. scores: float64 scores of rows, for rows that change their places.
-    """
+    """How gradients are clipped, and what all threads of a clipped sum share."""
 
     clip_norm: float
-    margin: float
+    margin: float  # share of `clip_norm` reserved for rounding errors
     geometry: Geometry
     loss: Loss
-    rate: float
-    observed: bool
-    wide: bool
-    scores: SteadyProducts
+    rate: float  # probability with which units joined the sample
+    observed: bool  # whether the factors of units outside the sample are wanted, and so their rows read
+    wide: bool  # whether sums of a few rows are float64
+    scores: SteadyProducts  # of rows that change their places, float64
     subspace: Subspace | None
     contributions: Array | None
     backend: Backend
@@ -118,24 +102,17 @@ class Clip:
 
 @dataclass(frozen=True)
 class UnitClip:
-    """How the gradients of people are clipped and summed.
-
-    Attributes:
-        weights: shape (n_classes, n_features), float64.
-        scores: x @ weights.T for rows x, where the scores of a row depend on no other row.
-        products: of these weights, for float32 sums; None for float64.
-    """
+    """How the gradients of people are clipped and summed."""
 
     clip: Clip
-    weights: Array
-    scores: Callable[[Array], Array]
-    products: KernelProducts | None
+    weights: Array  # (n_classes, n_features), float64
+    scores: Callable[[Array], Array]  # x @ weights.T for rows x, each by itself
+    products: KernelProducts | None  # of these weights, for float32 sums; None for float64
 
     def add(self, block: Block, total: ExactSum) -> ClippedUnits:
         """Add sum_u c_u S_u over the people of a block, (n_classes, n_features), to `total`.
 
-        People outside the sample (`block.sampled`) do not join the sum. The sum reads the rows of the sample only:
-        other rows would change the positions of these rows, and so the rounding of their scores.
+        The sum reads the rows of the sample only: others would change their positions, and so the rounding of scores.
         """
         if self.products is not None:
             return self._add_narrow(self.products, block, total)
@@ -258,11 +235,7 @@ def outer_product_norms(block: Block, x: Reals) -> Reals:
 
 
 def sums_over_pairs(bounds: Indices, factors: Sequence[Reals], term: Callable[..., Reals]) -> Reals:
-    """Sum over all pairs of rows j, k of a person of `term`, shape (n_units,), in pieces of `BLOCK_ROWS` rows.
-
-    Args:
-        factors: matrices (b, width). term: gets the inner products <f_j, f_k> of each, as matrices over pairs.
-    """
+    """Sum over all pairs of rows of a person of `term` of the inner products of each of `factors`, (n_units,)."""
     sums = np.zeros(len(bounds) - 1)
     for unit, (first, stop) in enumerate(pairwise(bounds.tolist())):
         for a, b in product(range(first, stop, BLOCK_ROWS), repeat=2):
@@ -289,19 +262,12 @@ class Subspace(Projection, Protocol):
 
 
 class _Worker:
-    """One thread's share of a clipped sum.
+    """One thread's share of a clipped sum, with `products` of weights (n_classes, n_features), float32.
 
     The float32 rounding of a record must not depend on the other records in the sample. The kernel computes the scores
     of a row in one order, at every place. BLAS does not. So without the kernel, scores are computed for all rows, at
     fixed places, or, if not all are observed, by `SteadyProducts`, and nothing is rounded to float32. Each float32 sum
-    is over a run of a `Sample`.
-
-    Args:
-        weights: shape (n_classes, n_features), float32. products: with `weights`, for this thread.
-        rows: the rows of all threads.
-
-    Attributes:
-        weight: sum of the clip factors of this thread's blocks, in units of 1 / `WEIGHT_STEPS`.
+    is over a run of a `Sample`. `weight` is the sum of clip factors in units of 1 / `WEIGHT_STEPS`.
     """
 
     def __init__(self, clip: Clip, weights: Array, products: Products, rows: Rows) -> None:

@@ -1,9 +1,7 @@
 """Products on a GPU, by torch. Rows and weights stay on the GPU, and a step does not synchronise with the host.
 
-With few classes, one kernel scores, clips and sums the rows in one read (`clipped_sum.cu`). torch compiles it for the
-GPU at its first use, by the compiler that its wheels bring. Where it does not compile, torch computes each product.
-
-Importing this module imports torch.
+With few classes, one kernel scores, clips and sums the rows in one read (`clipped_sum.cu`). torch compiles it at its
+first use; where it does not compile, torch computes each product. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -46,11 +44,7 @@ CHECKED_ROWS, CHECKED_BOUND, AGREED = 300, 0.5, 1e-4  # of the kernel's check ag
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device `name`: cpu, cuda (the current GPU) or cuda:N.
-
-    Raises ParameterError: any other name, or a GPU that torch does not find. LinprobeError: a GPU whose inverse normal
-    distribution differs too much from the host.
-    """
+    """The torch device `name`: cpu, cuda (the current GPU) or cuda:N. ParameterError: another, or not found here."""
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = ["cpu", *(["cuda"] if n_gpus else []), *(f"cuda:{number}" for number in range(n_gpus))]
     if name in found:
@@ -67,13 +61,9 @@ def check_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class DeviceBlock(Block):
-    """Rows in the memory of a GPU, in their storage type, padded with zeros.
+    """Rows in the memory of a GPU, in their storage type, padded with zeros."""
 
-    Attributes:
-        width: number of features without the padding.
-    """
-
-    width: int = 0
+    width: int = 0  # number of features without the padding
 
     @cached_property
     def x(self) -> Any:
@@ -134,17 +124,12 @@ class DeviceRows(Rows):
 
 
 class Kernel(NamedTuple):
-    """The compiled kernel for one shape and one GPU, and how to start it.
+    """The compiled kernel for one shape and one GPU, and how to start it."""
 
-    Attributes:
-        start: the function of torch. n_blocks, threads: blocks of threads, and threads in each.
-        shared: bytes of dynamic shared memory of a block.
-    """
-
-    start: Callable[..., None]
-    n_blocks: int
-    threads: int
-    shared: int
+    start: Callable[..., None]  # the function of torch
+    n_blocks: int  # of threads
+    threads: int  # in each
+    shared: int  # bytes of dynamic shared memory of a block
 
     def __call__(
         self,
@@ -159,10 +144,8 @@ class Kernel(NamedTuple):
     ) -> tuple[Tensor, Tensor]:
         """Add the clipped gradients of rows x (n, width) to `total` (n_classes, width), rounded to the grid of `shift`.
 
-        Args:
-            weights: shape (n_classes, width), float32. y: classes, norms: of the rows, float64, shape (n,).
-            joined: mask of the rows to add, shape (n,); None for all. bound: largest norm of a clipped gradient.
-        Returns: norms of the residuals, and clip factors of all rows, shape (n,), float32.
+        `weights`: (n_classes, width), float32; y, norms, and the mask `joined` of rows to add: (n,).
+        Returns: norms of the residuals, and clip factors of all rows, (n,), float32.
         """
         device = x.device
         r_norms, factors = torch.empty((2, len(x)), dtype=torch.float32, device=device)
@@ -313,8 +296,6 @@ class DeviceProducts(Products):
         """As of the kernel's products on the host, for rows of one class each, with one `shift` for all entries.
 
         Factors are float32, at most a few roundings from the float64 factors. No scores of `parts` are computed.
-
-        Raises ValueError: a sum that `zeros` did not make.
         """
         if not isinstance(block, DeviceBlock) or block.y.ndim != 1:
             return None

@@ -15,8 +15,6 @@ public scale A:
 The gradient of a person with several rows is a sum of such matrices; `linprobe.gradients.clipped_sum` has its norm.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,21 +50,13 @@ Multiply = Callable[[Any, Any], Any]
 
 
 class Geometry:
-    """The plain geometry: norms of the gradients themselves.
-
-    Attributes:
-        weighs: whether `finish` needs the sum of clip factors.
-        forms: whether the norm of a sum of gradients needs the sum as a matrix.
-    """
+    """The plain geometry: norms of the gradients themselves."""
 
     weighs = False
     forms = False
 
     def norms(self, block: Block, r: Singles, r_norms: Reals, multiply: Multiply = np.matmul) -> Reals:
-        """Norms to be clipped, rounded up, shape (b,), for residuals r (b, n_classes).
-
-        `multiply` computes products of rows with the one matrix of this geometry.
-        """
+        """Norms to be clipped, rounded up, (b,), for residuals r (b, n_classes); `multiply` is for its matrix."""
         return block.norms * r_norms
 
     def along(self, x: Array, r: Array) -> Array:
@@ -74,10 +64,7 @@ class Geometry:
         return 0.0
 
     def unit_norms(self, squared: Array, along: Array, spread: Array) -> Array:
-        """Norms of the gradients of people, shape (n,), from their squared plain norms and `along`.
-
-        `spread` is the sum of the norms of each person's rows' gradients, to which rounding is relative.
-        """
+        """Norms of people, (n,), from squared plain norms, `along`, and `spread`, the summed norms of their rows."""
         return squared.clip(0.0, None) ** 0.5
 
     def norm_of(self, matrix: Array) -> Any:
@@ -150,8 +137,6 @@ class Scale(Geometry):
 
     The error of a float32 sum is relative to the terms of each entry, and the grid of exact sums is relative to
     `longest` of each entry. So a scale amplifies neither.
-
-    Raises ParameterError: a scale whose squares leave the range of float32.
     """
 
     forms = True
@@ -375,7 +360,7 @@ def minimise(
         value, total = 0.0, np.zeros(shape[::-1])
         for part, gradient, _ in in_order(rows.lazy_blocks(), work, threads) if blocks is None else map(work, blocks):
             value += float(part)
-            total += on_host(gradient)
+            total += gradient if few else on_host(gradient)
         offset = weights - reference
         return value + weight_decay / 2 * float((offset**2).sum()), (total.T + weight_decay * offset).ravel()
 

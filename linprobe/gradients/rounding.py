@@ -143,14 +143,10 @@ class Sample:
     record changes the sum of its own run, or it is the row for which its run is halved: one sum of SUM_ROWS - 1 rows
     without it is two sums of SUM_ROWS rows in all with it. The bound n (n + 3) / 2 grows faster than n, so it is at
     most the bound for one sum.
-
-    Attributes:
-        places: of the sampled rows in the block, increasing, shape (m,).
-        ends: number of sampled rows up to the end of each run, increasing, without empty runs; the last is m.
     """
 
-    places: Indices
-    ends: Indices
+    places: Indices  # of the sampled rows in the block, increasing, (m,)
+    ends: Indices  # numbers of sampled rows up to the end of each run that has some; the last is m
 
     @classmethod
     def of(cls, sampled: Mask, rate: float) -> Sample:
@@ -271,7 +267,6 @@ def unit_arithmetic(amplification: float, n_entries: int, n_units: int, *, block
 
 
 def _wide(amplification: float, grid: float, n_rows: int) -> Arithmetic:
-    """Margin of float64 sums."""
     margin = SMALLEST_MARGIN + amplification * (2.0**-20 + grid)
     if margin > 0.5:
         raise ParameterError(

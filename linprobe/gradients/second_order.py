@@ -27,8 +27,6 @@ No entry of a summand exceeds tau. The gradients of one person may cancel, so th
 `linprobe.gradients.clipped_sum`.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from threading import Lock
@@ -50,12 +48,7 @@ STRIPE = 512  # rows of the triangle that one product computes
 
 
 class SymmetricSum:
-    """The exact sum of symmetric matrices of shape (n_features, n_features), of which it keeps the lower triangle.
-
-    Args:
-        n_features: rows of a matrix. n_rows: bound on the number of summands in all processes.
-        longest: bound on an entry of one summand.
-    """
+    """The exact sum of symmetric matrices with entries up to `longest`, of which it keeps the lower triangle."""
 
     def __init__(self, n_features: int, n_rows: int, longest: float = 1.0) -> None:
         bounds = [*range(0, n_features, STRIPE), n_features]

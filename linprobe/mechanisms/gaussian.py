@@ -7,8 +7,6 @@ numbers are roundings of the sum plus a real Gaussian (`linprobe.mechanisms.nois
 floating-point arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,20 +25,12 @@ LEVELS = 64
 
 @dataclass(frozen=True, slots=True)
 class ClippedSum:
-    """A sum over private rows and its sensitivity. Not private: add noise before release.
+    """A sum over private rows and its sensitivity. Not private: add noise before release."""
 
-    Attributes:
-        value: the sum, shape (n_features, n_classes), float64.
-        sensitivity: L2 bound on the change when one record is added or removed.
-        contributions: norm of each record's contribution divided by `sensitivity`, shape (n_local,), in [0, 1]. For
-            records outside the sample, the contribution they would have made. Empty if not computed.
-        sampling_rate: probability with which Poisson sampling selected each record.
-    """
-
-    value: Reals
-    sensitivity: float
-    contributions: Reals
-    sampling_rate: float = 1.0
+    value: Reals  # the sum, (n_features, n_classes), float64
+    sensitivity: float  # L2 bound on the change when one record is added or removed
+    contributions: Reals  # norm of each record's over `sensitivity`, had it joined, (n_local,), in [0, 1]; or empty
+    sampling_rate: float = 1.0  # probability with which Poisson sampling selected each record
 
 
 def longest_left(clip_norm: float, margin: float) -> float:

@@ -5,8 +5,6 @@ time on the host, by OpenSSL, and are copied. A draw synchronises to find the nu
 Importing this module imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

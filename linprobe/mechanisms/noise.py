@@ -14,8 +14,6 @@ exactly where `Z < (b - value) / std`. So a cell needs no inverse of the distrib
 boundaries with Z.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,12 +1,9 @@
 """One published algorithm per file, and the registry of methods by their name for `--method`.
 
 Every module of this folder that defines `METHOD` is registered, in the order of `linprobe.options`. `CHOICES` chooses
-the method of a run that names none, from public facts: its first row that applies.
-`benchmarks/accuracy/results.json` has the measurements. No row needs epsilon or the number of rows: with little budget,
-the default score noise keeps a method at its start.
+the method of a run that names none, from public facts (measured in `benchmarks/accuracy/results.json`): no row needs
+epsilon, as with little budget the default score noise keeps a method at its start.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,38 +71,30 @@ def paper_options(method: Method, preset: str = "paper") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Public facts about a run: whether some labelled rows are public, and whether there are text weights."""
-
-    public: bool
-    text: bool
-
-
-@dataclass(frozen=True)
 class ChosenMethod:
     """A row of the table: the method, and when and why it is chosen."""
 
     method: str
     when: str
     why: str
-    holds: Callable[[Facts], bool]
+    holds: Callable[[bool, bool], bool]  # arguments of `choose`
 
 
 CHOICES = (
-    ChosenMethod("adamix", "some labelled rows are public", "adamix starts from them", lambda facts: facts.public),
+    ChosenMethod("adamix", "some labelled rows are public", "adamix starts from them", lambda public, text: public),
     ChosenMethod(
-        "noisy-gd", "no row is public and there are text weights", "noisy-gd starts from them", lambda facts: facts.text
+        "noisy-gd", "no row is public and there are text weights", "noisy-gd starts from them", lambda _, text: text
     ),
-    ChosenMethod("noisy-gd", "no row is public", "noisy-gd can centre rows on a private mean", lambda facts: True),
+    ChosenMethod("noisy-gd", "no row is public", "noisy-gd can centre rows on a private mean", lambda *_: True),
 )
 
 
-def choose(facts: Facts) -> ChosenMethod:
-    """The first row of `CHOICES` that holds."""
-    return next(choice for choice in CHOICES if choice.holds(facts))
+def choose(*, public: bool, text: bool) -> ChosenMethod:
+    """The first row of `CHOICES` that holds, by whether labelled rows are public and whether there are text weights."""
+    return next(choice for choice in CHOICES if choice.holds(public, text))
 
 
 __all__ = [
-    "CHOICES", "METHODS", "PAPER_METHODS", "PAPER_NOISE_MULTIPLIER", "ChosenMethod", "Facts", "Fitted", "Method",
+    "CHOICES", "METHODS", "PAPER_METHODS", "PAPER_NOISE_MULTIPLIER", "ChosenMethod", "Fitted", "Method",
     "Problem", "PublicFacts", "Run", "Schedule", "choose", "find_method", "paper_options", "register",
 ]  # fmt: skip

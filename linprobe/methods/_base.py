@@ -25,12 +25,12 @@ from linprobe.errors import ParameterError, UsageError
 from linprobe.gradients.backend import HOST, Backend
 from linprobe.gradients.clipped_sum import Subspace, clipped_sum
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, best_scale, checked_weights, minimise
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import PoissonSampler
 from linprobe.options import DEFAULT_STEPS, SAMPLED_STEPS, Init, Loss, Output, Reference
 from linprobe.options.declaration import Option, Options, arguments_of, make_options
 from linprobe.parallel import available_memory
-from linprobe.parallel.array_api import by_rows, inner, namespace, norm, on_host
+from linprobe.parallel.array_api import Reals, by_rows, inner, namespace, norm, on_host
 from linprobe.parallel.process_group import ALONE, Group
 
 ENSEMBLES = ("average", "ema", "vote")
@@ -184,34 +184,19 @@ class DampedIterates(Iterates):
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows in training space and what is publicly known about the task.
-
-    Attributes:
-        n_features, n_classes: shape of the weights.
-        private: rows protected under zero-out of one record, or of one person, which then counts as a row; None if
-            the method reads none.
-        public: labelled public rows, or None.
-        drawn: whether all public rows were taken from the training rows, and so come from their distribution.
-        text_weights: class encodings in training space, shape (n_features, n_classes), or None; scaled if there are no
-            public rows.
-        run_weights: weights of an earlier run, shape (n_features, n_classes), or None.
-        centred: whether the mean of the rows was subtracted, so that no direction holds most of their length.
-        longer_steps: factor on the score noise of a start from zero, where a mean is noisy.
-        short_mean: whether a released mean of the rows was too short to subtract.
-        several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
-    """
+    """Rows in training space and what is publicly known about the task. Weights are (n_features, n_classes)."""
 
     n_features: int
     n_classes: int
-    private: Rows | None = None
-    public: Rows | None = None
-    drawn: bool = False
-    text_weights: Weights | None = None
-    run_weights: Weights | None = None
-    centred: bool = False
-    longer_steps: float = 1.0
-    short_mean: bool = False
-    several_labels: bool = False
+    private: Rows | None = None  # protected under zero-out of one record, or person; None if not read
+    public: Rows | None = None  # labelled
+    drawn: bool = False  # whether all public rows were taken from the training rows, and so are distributed alike
+    text_weights: Weights | None = None  # class encodings in training space; scaled if there are no public rows
+    run_weights: Weights | None = None  # of an earlier run
+    centred: bool = False  # whether the mean of the rows was subtracted: no direction holds most of their length
+    longer_steps: float = 1.0  # factor on the score noise of a start from zero, where a mean is noisy
+    short_mean: bool = False  # whether a released mean of the rows was too short to subtract
+    several_labels: bool = False  # whether each row has a 0 or 1 for every class, (n_rows, n_classes)
 
     def with_public(self, public: Rows) -> Problem:
         return replace(self, public=public, drawn=False)
@@ -227,14 +212,12 @@ class Problem:
 
     @property
     def private_rows(self) -> Rows:
-        """The private rows. Raises UsageError if there are none."""
         if self.private is None:
             raise UsageError("no private rows were given; this method trains on them; give training rows")
         return self.private
 
     @property
     def public_rows(self) -> Rows:
-        """The public rows. Raises UsageError if there are none."""
         if self.public is None:
             raise UsageError(NO_PUBLIC_ROWS)
         return self.public
@@ -242,21 +225,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number, noise and sampling rate of the releases of a run.
+    """Number, noise and sampling rate of the releases of a run."""
 
-    Attributes:
-        n_steps: number of gradient releases T.
-        noise_multiplier: noise std of a gradient release divided by the clip norm; 0 means no noise and no privacy.
-        nominal_mu: q sqrt(T) / noise_multiplier, signal over noise of the whole run; the GDP parameter if q = 1.
-        sampling_rate: q, the probability that a private record joins a step.
-        others: noise multipliers of the other releases of the method, by purpose.
-    """
-
-    n_steps: int
-    noise_multiplier: float
-    nominal_mu: float
-    sampling_rate: float = 1.0
-    others: Mapping[str, float] = field(default_factory=dict)
+    n_steps: int  # gradient releases T
+    noise_multiplier: float  # noise std of a gradient release divided by the clip norm; 0: no noise and no privacy
+    nominal_mu: float  # q sqrt(T) / noise_multiplier: signal over noise of the run; the GDP parameter if q = 1
+    sampling_rate: float = 1.0  # q, the probability that a private record joins a step
+    others: Mapping[str, float] = field(default_factory=dict)  # noise multipliers by purpose
 
 
 class Keeper(Protocol):
@@ -274,23 +249,16 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a method needs besides the data and its options.
-
-    Attributes:
-        schedule: number and noise of the releases. mechanism, sampler: make the releases and the samples.
-        on_step: called after every step. per_record: whether to compute the contribution of each record.
-        keeper: writes checkpoints. group: the processes, each with a shard of the private rows.
-        backend: holds rows, weights and noise.
-    """
+    """Everything a method needs besides the data and its options."""
 
     schedule: Schedule
     mechanism: GaussianMechanism
-    on_step: Callable[[], None]
+    on_step: Callable[[], None]  # called after every step
     sampler: PoissonSampler | None = None
-    per_record: bool = True
-    keeper: Keeper | None = None
-    group: Group = ALONE
-    backend: Backend = HOST
+    per_record: bool = True  # whether to compute the contribution of each record
+    keeper: Keeper | None = None  # writes checkpoints
+    group: Group = ALONE  # the processes, each with a shard of the private rows
+    backend: Backend = HOST  # holds rows, weights and noise
 
     def steps(self, iterates: Iterates) -> Iterator[int]:
         """Yield the numbers of the steps: 1 to T, or those that remain in a resumed run.
@@ -354,6 +322,12 @@ class Run:
         released = self.mechanism.release(clipped, noise_multiplier, purpose="gradient", projection=subspace)
         return on_host(released) if on_the_host else released
 
+    def released(self, total: ClippedSum, purpose: str) -> Reals:
+        """A sum on the host with the noise that the schedule has for `purpose`, drawn on the back end; on the host."""
+        put = self.backend.put
+        placed = replace(total, value=put(total.value), contributions=put(total.contributions))
+        return on_host(self.mechanism.release(placed, self.schedule.others[purpose], purpose=purpose))
+
     def batch(self, rows: Rows) -> Rows:
         """The rows of the next step: a Poisson sample, or all rows if the sampling rate is 1."""
         if self.schedule.sampling_rate == 1:
@@ -371,18 +345,10 @@ def _placed(state: Mapping[str, NDArray[Any]], backend: Backend) -> dict[str, An
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method returns.
-
-    Attributes:
-        weights: in training space, shape (n_features, n_classes), or (ensemble, n_features, n_classes) for votes.
-        bias: class scores of a zero row, shape (n_classes,) or (ensemble, n_classes), or 0.
-        start, start_bias: the weights and bias before the first step; None if the method has no such weights.
-    """
-
-    weights: Weights
+    weights: Weights  # in training space, (n_features, n_classes); voters are the first axis
     history: list[dict[str, float]] = field(default_factory=list)
-    bias: Weights | float = 0.0
-    start: Weights | None = None
+    bias: Weights | float = 0.0  # class scores of a zero row, (n_classes,), or 0; voters are the first axis
+    start: Weights | None = None  # the weights before the first step
     start_bias: Weights | float = 0.0
 
     def shrunk(self, factor: float) -> Fitted:
@@ -446,40 +412,21 @@ def check_memory(what: str, needed: int, instead: str) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method.
-
-    Attributes:
-        summary, paper: one line each.
-        options: class of the method's options, with its name and whether it trains on a GPU.
-        fit: (problem, options, run) -> Fitted.
-        needs: which of `private`, `public` and `text` it requires.
-        spends: whether it releases private sums with noise, which costs budget.
-        private: whether the result has a privacy guarantee.
-        joins_public: whether public rows are protected like private ones.
-        n_steps: default number of steps of a method whose steps cost more than a gradient; None for the usual number.
-        resolve: (options, whether there are public rows) -> options without what public rows decide.
-        shares: (options) -> parts of the budget for releases other than the steps.
-        check: (options, public facts) -> None; refuses its own options that do not fit the run, before it is charged.
-        weighs: whether weights of rows multiply all of its losses, private and public.
-        several_labels: whether it trains on rows with several labels.
-        has_momentum: options -> whether few steps on centred rows have momentum (`linprobe.methods._descent.Pace`).
-    """
-
-    summary: str
+    summary: str  # one line, as `paper`
     paper: str
-    options: type[Options]
+    options: type[Options]  # its class, with the method's name and whether it trains on a GPU
     fit: Callable[[Problem, Any, Run], Fitted]
-    needs: tuple[str, ...]
-    spends: bool = True
-    private: bool = True
-    joins_public: bool = False
-    n_steps: int | None = None
+    needs: tuple[str, ...]  # of `private`, `public` and `text`
+    spends: bool = True  # whether it releases private sums with noise, which costs budget
+    private: bool = True  # whether the result has a privacy guarantee
+    joins_public: bool = False  # whether public rows are protected like private ones
+    n_steps: int | None = None  # default number, if steps cost more than a gradient
     resolve: Callable[[Any, bool], Any] = unchanged  # no lambdas: processes get a method by pickling
-    shares: Callable[[Any], tuple[Share, ...]] = no_shares
-    check: Callable[[Any, PublicFacts], None] = unchecked
-    weighs: bool = False
-    several_labels: bool = False
-    has_momentum: Callable[[Any], bool] = never
+    shares: Callable[[Any], tuple[Share, ...]] = no_shares  # parts of the budget for releases other than the steps
+    check: Callable[[Any, PublicFacts], None] = unchecked  # refuses options that do not fit the run, before a charge
+    weighs: bool = False  # whether weights of rows multiply all of its losses, private and public
+    several_labels: bool = False  # whether it trains on rows with several labels
+    has_momentum: Callable[[Any], bool] = never  # whether few steps on centred rows have momentum (`_descent.Pace`)
 
     @cached_property
     def name(self) -> str:

@@ -21,8 +21,6 @@ The spectral norm of E is about sigma sqrt(2 D) for D features. Smaller eigenval
 not change their mean. Line 2 depends on the release only: post-processing, at no privacy cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -208,17 +206,9 @@ def covariance_share(options: Any) -> tuple[Share, ...]:
 
 @dataclass(frozen=True)
 class Covariance:
-    """The released second moment.
-
-    Attributes:
-        values: eigenvalues, of either sign, shape (n_features,).
-        vectors: eigenvectors as columns, shape (n_features, n_features).
-        noise: spectral norm of the noise, about.
-    """
-
-    values: NDArray[np.float64]
-    vectors: NDArray[np.float64]
-    noise: float
+    values: NDArray[np.float64]  # eigenvalues, of either sign, (n_features,)
+    vectors: NDArray[np.float64]  # eigenvectors as columns, (n_features, n_features)
+    noise: float  # spectral norm of the noise, about
 
     def smoothed(self) -> NDArray[np.float64]:
         """The eigenvalues; those up to `noise` replaced by their mean, or by 0 if that is negative."""

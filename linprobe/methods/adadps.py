@@ -21,8 +21,6 @@ its root mean square, so it has no units, and C and eta mean the same as in `dp-
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.gradients.loss import Scale, Weights, mean_squared_gradient

@@ -35,8 +35,6 @@ terms of Theorem 3's proof do not vanish as T grows. The paper prints lambda wit
 gives the form used here. The guarantee is the same.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -21,8 +21,6 @@ Computation 2002; Menon et al., "Long-tail learning via logit adjustment", ICLR 
 Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,14 +30,13 @@ import numpy as np
 
 from linprobe.data.blocks import Block
 from linprobe.data.rows import FAR, Rows
-from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Reduce, unit_means
 from linprobe.gradients.rounding import SMALLEST_MARGIN
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
-from linprobe.methods._base import Method
+from linprobe.mechanisms.gaussian import ClippedSum, relative_contributions
+from linprobe.methods._base import Method, Run
 from linprobe.parallel.array_api import Reals
-from linprobe.parallel.process_group import ALONE, Group
+from linprobe.parallel.process_group import ALONE
 
 CLASS_COUNTS = "class counts"
 Shares = Reals
@@ -86,19 +83,10 @@ def _shares_of_units(block: Block, n_classes: int) -> Shares:
     return np.floor(unit_means(block, labels) / SHARE_STEP) * SHARE_STEP
 
 
-def released_counts(
-    rows: Rows,
-    n_classes: int,
-    several_labels: bool,
-    mechanism: GaussianMechanism,
-    noise_multiplier: float,
-    group: Group,
-    backend: Backend,
-) -> ClassCounts:
+def released_counts(rows: Rows, n_classes: int, several_labels: bool, run: Run) -> ClassCounts:
     """Line 1 for all units of all processes."""
-    total = class_sums(rows, n_classes, several_labels, all_reduce=group.all_reduce)
-    released = backend.released(mechanism, total, noise_multiplier, CLASS_COUNTS)
-    return ClassCounts(released[:, 0], noise_multiplier * total.sensitivity)
+    total = class_sums(rows, n_classes, several_labels, all_reduce=run.group.all_reduce)
+    return ClassCounts(run.released(total, CLASS_COUNTS)[:, 0], run.schedule.others[CLASS_COUNTS] * total.sensitivity)
 
 
 def class_shares(counts: ClassCounts, n_units: int) -> Shares:
@@ -111,7 +99,6 @@ def class_shares(counts: ClassCounts, n_units: int) -> Shares:
 
 
 def equal_shares(shares: Shares) -> Shares:
-    """Equal shares of `n_classes` classes, (n_classes,)."""
     return np.full_like(shares, 1 / len(shares))
 
 

@@ -25,8 +25,6 @@ Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q
 a step g is fixed by public rows and earlier releases, so the composition is adaptive and its cost the same.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.data.blocks import BLOCK_ROWS, normalise_rows

@@ -24,8 +24,6 @@ noisy_gd.py. The paper has a sigmoid for each class and clips their gradients to
 Guarantee: mu = sqrt(1 / sigma_A^2 + T / sigma^2) - Gaussian DP under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -22,8 +22,6 @@ that release and the memory of C matrices.
 Guarantee: two Gaussian mechanisms, mu = sqrt(1 / sigma_A^2 + 1 / sigma^2) - Gaussian DP under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run

@@ -33,8 +33,6 @@ sqrt(C) / 4 instead of 0.385. Its features are clipped to a norm; here the summa
 Guarantee: sqrt(T) / sigma - Gaussian DP under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -20,8 +20,6 @@ G estimates the sum over all N records, so that eta means the same at every q; 1
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 from linprobe.methods._base import Fitted, Method, Problem, Run
 from linprobe.methods._descent import Descent
 from linprobe.options import DPSGDOptions

@@ -34,8 +34,6 @@ Lines 2 to 4 get a third of epsilon, line 5 a third, and the descent the rest, a
 release of lines 2 to 5 is a Gaussian mechanism on a sum over all rows, so their composition is exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,8 +89,8 @@ def centre_of(problem: Problem, options: DPSGDFOptions, run: Run) -> Weights:
     if options.centre == "public":
         public = problem.public_rows
         return np.asarray(sum(block.x.sum(axis=0, dtype=np.float64) for block in public.blocks()) / public.n_rows)
-    noise, text = run.schedule.others[MEAN], None if problem.public is not None else problem.text_weights
-    return released_mean(problem.private_rows, run.mechanism, noise, run.group, run.backend, text_mean(text))
+    text = None if problem.public is not None else problem.text_weights
+    return released_mean(problem.private_rows, run, text_mean(text))
 
 
 def translated_start(problem: Problem, options: DescentOptions, shift: Weights, column: float) -> Weights:

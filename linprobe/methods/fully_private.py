@@ -8,8 +8,6 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Tab
 Guarantee: sqrt(T)/sigma - Gaussian DP of all rows under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 from linprobe.methods import noisy_gd
 from linprobe.methods._base import Fitted, Method, Problem, Run
 from linprobe.options import FullyPrivateOptions, NoisyGDOptions

@@ -24,8 +24,6 @@ step is a linear solve. Because of the division, no direction moves further than
 Guarantee: T-fold composition of the Poisson-subsampled Gaussian mechanism at (q, sigma), for every fixed public set.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

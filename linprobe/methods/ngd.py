@@ -11,8 +11,6 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, App
 Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run, descended, starting_point
 from linprobe.methods._descent import step_size

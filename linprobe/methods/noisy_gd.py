@@ -19,8 +19,6 @@ Guarantee: sqrt(T)/sigma - Gaussian DP under zero-out adjacency. (Proposition 2 
 Lemma 8 it is T / (2 sigma^2).)
 """
 
-from __future__ import annotations
-
 from linprobe.methods._base import (
     DampedIterates,
     Fitted,

@@ -7,8 +7,6 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, Tab
 Guarantee: none. The manifest says `not private` and reports no epsilon.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.data.rows import join

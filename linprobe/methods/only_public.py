@@ -9,8 +9,6 @@ W_ref is 0, as in the paper. With text weights, and init auto, it is a multiple 
 Guarantee: epsilon = 0 for the private rows.
 """
 
-from __future__ import annotations
-
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights
 from linprobe.options import OnlyPublicOptions
 

@@ -15,8 +15,6 @@ Golatkar et al. 2022 (section 2).
 Symbols as in noisy_gd.py. Guarantee: sqrt(T)/sigma - Gaussian DP of the private rows under zero-out adjacency.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.gradients.loss import loss_and_gradient, minimise

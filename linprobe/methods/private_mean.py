@@ -13,20 +13,16 @@ Algorithm 3, line 1. The paper omits the factor 1/N of the noise. The second lin
 Guarantee: 1/sigma_m - Gaussian DP under zero-out of one record, or of one person, whose rows count by their mean.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
 from linprobe.data.blocks import SHORTEST_ROW, normalise_rows
 from linprobe.data.rows import Rows
-from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import row_sum
 from linprobe.gradients.rounding import SMALLEST_MARGIN
-from linprobe.mechanisms.gaussian import GaussianMechanism
+from linprobe.methods._base import Run
 from linprobe.parallel.array_api import Floats, Reals
-from linprobe.parallel.process_group import Group
 
 MEAN = "mean"
 DOUBT = 3.0  # standard deviations of squared noise within which a guess stays
@@ -34,19 +30,11 @@ LEAST_NOISE, NOISE_OF_OWN = 0.3, 0.75  # of a mean, in lengths of a row and of w
 OWN_DOUBT, LEAST_OWN, ENOUGH_OWN = 1.0, 0.2, 2 / 3
 
 
-def released_mean(
-    rows: Rows,
-    mechanism: GaussianMechanism,
-    noise_multiplier: float,
-    group: Group,
-    backend: Backend,
-    guess: Reals | None = None,
-) -> Reals:
+def released_mean(rows: Rows, run: Run, guess: Reals | None = None) -> Reals:
     """The mean of unit rows, shape (n_features,); m_0 is `guess` or 0, whichever is nearer to the released mean."""
-    total = row_sum(rows, 1.0, all_reduce=group.all_reduce)
-    released = backend.released(mechanism, total, noise_multiplier, MEAN)
+    released = run.released(row_sum(rows, 1.0, all_reduce=run.group.all_reduce), MEAN)
     length = 1 - SMALLEST_MARGIN if rows.bounds is None else 1.0  # of summed rows; the means of people are shorter
-    return shrunk_mean(released[:, 0] / length, noise_multiplier / length, rows.n_rows, guess)
+    return shrunk_mean(released[:, 0] / length, run.schedule.others[MEAN] / length, rows.n_rows, guess)
 
 
 def text_mean(text: Reals | None) -> Reals | None:

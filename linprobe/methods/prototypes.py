@@ -12,8 +12,6 @@ gradient of the squared loss at zero weights. A cosine needs no number of rows, 
 Guarantee: 1/sigma - Gaussian DP under zero-out adjacency, for one release.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linprobe.methods._base import Fitted, Iterates, Method, Problem, Run

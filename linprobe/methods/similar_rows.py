@@ -23,8 +23,6 @@ as rows of another kind.
 Guarantee: 1/sigma - Gaussian DP under zero-out of one unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,13 +33,13 @@ import numpy as np
 
 from linprobe.data.blocks import Block, normalise_rows, row_norms
 from linprobe.data.rows import FAR, Rows
-from linprobe.gradients.backend import Backend
 from linprobe.gradients.clipped_sum import Reduce, unit_means
 from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
 from linprobe.mechanisms.correct_predictions import SHARE_STEP
-from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism, relative_contributions
+from linprobe.mechanisms.gaussian import ClippedSum, relative_contributions
+from linprobe.methods._base import Run
 from linprobe.parallel.array_api import Floats, Mask, Reals, Singles
-from linprobe.parallel.process_group import ALONE, Group
+from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
 
 SIMILAR_ROWS = "similar rows"
@@ -146,15 +144,7 @@ def _shares_of_units(block: Block, around: Surroundings) -> Reals:
     return np.floor(unit_means(block, near[:, None])[:, 0] / SHARE_STEP) * SHARE_STEP
 
 
-def released_similar(
-    rows: Rows,
-    around: Surroundings,
-    mechanism: GaussianMechanism,
-    noise_multiplier: float,
-    group: Group,
-    backend: Backend,
-) -> SimilarRows:
+def released_similar(rows: Rows, around: Surroundings, run: Run) -> SimilarRows:
     """Line 4 for all units of all processes."""
-    total = similar_count(rows, around, all_reduce=group.all_reduce)
-    released = backend.released(mechanism, total, noise_multiplier, SIMILAR_ROWS)
-    return SimilarRows(float(released[0, 0]), noise_multiplier)
+    released = run.released(similar_count(rows, around, all_reduce=run.group.all_reduce), SIMILAR_ROWS)
+    return SimilarRows(float(released[0, 0]), run.schedule.others[SIMILAR_ROWS])

@@ -7,8 +7,6 @@ Golatkar et al., "Mixed Differential Privacy in Computer Vision", CVPR 2022, sec
 Guarantee: epsilon = 0.
 """
 
-from __future__ import annotations
-
 from linprobe.methods._base import Fitted, Method, Problem, Run, initial_weights
 from linprobe.options import ZeroShotOptions
 

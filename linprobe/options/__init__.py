@@ -1,12 +1,7 @@
 """Every option of `linprobe train` and every argument of an estimator, declared once.
 
 The class of a method states which options the method takes. `linprobe.options.declaration` derives checks, hints and
-help texts from the declarations.
-
-To add a method, declare a class for it below the others. Its fields are the options that no class above the methods
-has. A subclass may change a default by repeating the field.
-
-This module imports nothing heavy, as `linprobe --help` imports it.
+help texts. This module imports nothing heavy, as `linprobe --help` imports it.
 """
 
 from dataclasses import dataclass
@@ -443,11 +438,7 @@ class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *RO
 
 @dataclass(frozen=True, kw_only=True)
 class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
-    """Options of every method with Poisson sampling.
-
-    `clip_norm` bounds gradients in the geometry of the method. `momentum` scales directions by 1 - beta.
-    `learning_rate` multiplies the estimated sum of all gradients, or the unit-free direction of `adam`.
-    """
+    """Options of methods on samples. `momentum` scales directions by 1 - beta; `adam` makes them unit-free."""
 
     optimizer: Literal["sgd", "momentum", "adam"] = option("momentum", "Optimizer")
     momentum: float = option(0.9, "Momentum coefficient.", above=0, most=0.999)

@@ -1,9 +1,7 @@
 """Declarations of options, and the checks, hints and help texts derived from them.
 
-An option is a field of a frozen dataclass. The annotation is its type; a `Literal` lists its words. `option(...)`
-states the rest. A subclass that changes only a default repeats the field as `name: type = default`.
-
-The fields of a `Request` are the options of a command; `linprobe.cli` makes the command of it.
+An option is a field of a frozen dataclass: the annotation is its type, `option(...)` states the rest. A subclass that
+changes only a default repeats the field. The fields of a `Request` are the options of a command.
 """
 
 import re
@@ -30,50 +28,30 @@ TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {  # of the values of an opt
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option.
-
-    Attributes:
-        name: name as an argument of an estimator. kind: its type; for a Literal, the type of the words.
-        words: the allowed words; empty for other types. default: `dataclasses.MISSING` if the option is required.
-        help: one sentence. For an option with words: a phrase without a full stop, or empty; the words follow it.
-        after: text after the words or the range.
-        several: whether the value is a sequence of `kind`. commas: whether the command line has it as one word with
-            commas.
-        above, below, least, most: its range, of each value of a sequence; `above` and `below` are exclusive. unit: of
-            it.
-        unset: meaning of None. shown: the default in words. group: heading in the help of a command with many options.
-        also: a word that represents values outside `words`, and a description of these values.
-        on_gpu: values that work on a GPU; None for all.
-        asked: name on the command line and in `TrainRequest`, if it differs. flags: spellings, if not `--asked`.
-        metavar, argument: names in the help of the command line; an option with `argument` has no flag.
-        from_text: makes the value from the name of the flag and its word, or the words of a repeated flag for a
-            dictionary.
-    """
-
-    name: str
-    kind: Any
-    words: tuple[str, ...]
+    name: str  # as an argument of an estimator
+    kind: Any  # its type; for a Literal, the type of the words
+    words: tuple[str, ...]  # the allowed words; empty for other types
     optional: bool
-    default: Any
-    help: str
-    after: str = ""
-    several: bool = False
-    commas: bool = False
-    from_text: Callable[[str, Any], Any] | None = None
-    above: float | None = None
+    default: Any  # `dataclasses.MISSING` if the option is required
+    help: str  # one sentence; for an option with words a phrase without a full stop, which they follow
+    after: str = ""  # text after the words or the range
+    several: bool = False  # whether the value is a sequence of `kind`
+    commas: bool = False  # whether the command line has it as one word with commas
+    from_text: Callable[[str, Any], Any] | None = None  # from the flag's name, and its word or words
+    above: float | None = None  # exclusive, of each value of a sequence; as `below`
     below: float | None = None
     least: float | None = None
     most: float | None = None
-    unit: str = ""
-    unset: str = ""
-    shown: str = ""
-    also: tuple[str, str] | None = None
-    on_gpu: tuple[Any, ...] | None = None
-    asked: str = ""
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    argument: str | None = None
-    group: str = ""
+    unit: str = ""  # of the range
+    unset: str = ""  # meaning of None
+    shown: str = ""  # the default in words
+    also: tuple[str, str] | None = None  # a word for values outside `words`, and a description of these
+    on_gpu: tuple[Any, ...] | None = None  # values that work on a GPU; None for all
+    asked: str = ""  # name on the command line and in `TrainRequest`, if it differs
+    flags: tuple[str, ...] = ()  # spellings, if not `--asked`
+    metavar: str | None = None  # in the help of the command line
+    argument: str | None = None  # the same for one without a flag
+    group: str = ""  # heading in the help of a command with many options
 
     @property
     def parameter(self) -> str:
@@ -148,9 +126,7 @@ class Option:
     def plain(self, value: Any, name: str = "") -> Any:
         """The value as Python's own number or flag, or a list or mapping of such; other values as they are.
 
-        NumPy's numbers have another precision and are no JSON.
-
-        Raises ParameterError: a value of another type; about `name`, or the flag.
+        NumPy's numbers have another precision and are no JSON. ParameterError: another type; about `name`, or the flag.
         """
         if value is None and self.optional:
             return value
@@ -208,17 +184,12 @@ def as_word(value: Any) -> str:
 class Request:
     """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
 
-    A request checks its values when it is made, unless `checked_later`: the range of an option may depend on the
-    method.
-
-    Class arguments:
-        command: its name. examples: command lines without `linprobe`, for the help text; a test runs each of them.
-        first: parameters that `--help` shows, while `--help-all` shows all; empty if `--help` shows all.
+    A request checks its values when it is made, unless `checked_later`: a range may depend on the method.
     """
 
     command: ClassVar[str] = ""
-    examples: ClassVar[tuple[str, ...]] = ()
-    first: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[tuple[str, ...]] = ()  # lines without `linprobe`, for the help; a test runs each
+    first: ClassVar[tuple[str, ...]] = ()  # what `--help` shows, where `--help-all` shows all
     checked_later: ClassVar[bool] = False
 
     def __init_subclass__(
@@ -239,16 +210,11 @@ OnGpu = Literal["", "sums", "steps"]
 
 
 class Options:
-    """Base of the classes that state which options a method takes.
-
-    Class arguments:
-        method: its name. takes: groups of further arguments of its estimator.
-        on_gpu: what a GPU computes: whole `steps`, the private `sums` and their noise, or nothing.
-    """
+    """Base of the classes that state which options a method takes."""
 
     method: ClassVar[str] = ""
-    takes: ClassVar[tuple[type, ...]] = ()
-    on_gpu: ClassVar[OnGpu] = ""
+    takes: ClassVar[tuple[type, ...]] = ()  # groups of further arguments of its estimator
+    on_gpu: ClassVar[OnGpu] = ""  # a GPU computes whole `steps`, the private `sums` and their noise, or nothing
 
     def __init_subclass__(cls, method: str = "", takes: tuple[type, ...] = (), on_gpu: OnGpu = "") -> None:
         super().__init_subclass__()
@@ -340,7 +306,6 @@ def arguments_of(options: type[Options]) -> dict[str, Option]:
 
 
 def estimator_name(options: type[Options]) -> str:
-    """Name of a method's estimator: the name of the options class without `Options`."""
     return options.__name__.removesuffix("Options")
 
 
@@ -349,11 +314,7 @@ def methods_on_gpu() -> list[str]:
 
 
 def make_options(options: type[Options], given: Mapping[str, Any]) -> Any:
-    """The options of a method with the values of `given`; the others have their defaults.
-
-    Raises UsageError: an option that the method does not have, or one that does nothing beside another. ParameterError:
-    a value that is not allowed.
-    """
+    """The options of a method, `given` or default. UsageError: one that it does not have, or an idle one."""
     declarations = declared(options)
     for name in given:
         if name not in declarations:
@@ -413,7 +374,6 @@ def as_arguments(text: str) -> str:
 
 @contextmanager
 def naming_arguments() -> Iterator[None]:
-    """Errors name arguments, not flags."""
     try:
         yield
     except LinprobeError as error:
@@ -427,8 +387,8 @@ def argument_of(flag: object) -> str:
 
 
 def hint(name: str, known: Mapping[str, Option]) -> str:
-    """`; did you mean NAME?` for the option with the most similar name or flag; empty if none is similar."""
-    spelled = {argument_of(flag): key for key, one in known.items() for flag in one.spellings}
+    """`; did you mean NAME?` for the option with the most similar name, for an estimator too, or flag; or nothing."""
+    spelled = {argument_of(word): key for key, one in known.items() for word in (*one.spellings, one.name)}
     near = nearest(name, {**spelled, **{key: key for key in known}})
     return f"; did you mean {near}?" if near else ""
 

@@ -720,7 +720,9 @@ class AccountRequest(
 
     sampling_rate: float = option(help="Sampling rate.", least=LEAST_RATE, most=1, flags=RATE_FLAGS)
     noise_multiplier: float = option(help="Noise multiplier.", above=0, most=MAX_SIGMA, asked="sigma")
-    steps: int = option(help="Number of steps.", after="; each step is a release", least=1, most=MAX_STEPS)
+    n_steps: int = option(
+        help="Number of steps.", after="; each step is a release", least=1, most=MAX_STEPS, asked="steps"
+    )
     delta: float = option(help="Delta.", above=0, below=1)
 
 

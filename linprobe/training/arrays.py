@@ -1,7 +1,5 @@
 """Check the arrays given to an estimator: classes, labels and owners."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -22,11 +20,7 @@ ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled 
 
 
 def learnt_scaling(X: NDArray[np.floating]) -> str | None:
-    """One line if columns of `X` (n, n_features) are what a scaler fitted on these very rows gives; None otherwise.
-
-    A scaler from other rows leaves a mean, a variance or a range that differs from its own by far more than rounding. A
-    scaler fitted on more rows, of which `X` is a part, is not recognised.
-    """
+    """One line if columns of `X` (n, n_features) are what a scaler fitted on these very rows gives; None otherwise."""
     low, high = X.min(axis=0), X.max(axis=0)
     varied, largest = np.asarray(high > low), np.maximum(high, -low)
     if not varied.any():
@@ -96,8 +90,7 @@ COMPLEX = "Complex data not supported"  # as scikit-learn begins
 def naming_cell(X: ArrayLike, name: str) -> Iterator[None]:
     """A ValueError inside the block becomes a DataError with the place of the first cell of `X` that cannot be used.
 
-    If there is none, and `name` is not X, what scikit-learn says about X becomes a DataError about `name`. Masked
-    entries are refused before the block.
+    If there is none, and `name` is not X, what scikit-learn says about X becomes a DataError about `name`.
     """
     refuse_masked({name: X})
     refuse_twice(list(getattr(X, "columns", ())), name)
@@ -154,12 +147,7 @@ def _usable(cell: Any) -> bool:
 def declared_classes(
     given: Iterable[Any] | None, public: NDArray[Any] | None, *, n_labels: int | None = None
 ) -> NDArray[Any]:
-    """Classes in label order: as declared, else from labels of public rows that the method does not protect.
-
-    With `n_labels` labels a row: their names, as declared, else 0, 1, 2, ...
-
-    Raises ParameterError: none can be known, fewer than 2, repeats, or another number than `n_labels`.
-    """
+    """Classes in label order: as declared; else 0, 1, ... for `n_labels` labels a row, or the labels of public rows."""
     if given is not None:
         classes = _listed(given)
     elif n_labels is not None:
@@ -230,10 +218,7 @@ def refuse_other_features(names: Sequence[Any], wanted: str | None, run: object)
 def class_indices(
     labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True
 ) -> NDArray[np.int64]:
-    """Labels as indices into `classes`, shape (n,), `declared` or of public labels. DataError: a label outside.
-
-    Also a DataError: a whole number that the floats of `labels` cannot tell from the next.
-    """
+    """Labels as indices into `classes`, (n,), `declared` or of public labels. DataError: outside, or floats too big."""
     if labels.dtype.kind == "f":
         most = 2 / float(np.finfo(labels.dtype).eps)
         inexact = np.flatnonzero(np.abs(labels) >= most)
@@ -272,10 +257,7 @@ def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.u
 
 
 def refuse_other_index(X: Any, given: Mapping[str, Any], rows: str = "X") -> None:
-    """DataError if a frame `X`, called `rows`, and a series or frame `given` by name have different indices.
-
-    All are taken by position. A default index 0, 1, 2, ... beside other names of rows is another index, too.
-    """
+    """DataError if a frame `X` and a `given` series or frame have different indices: all are taken by position."""
     for name, values in given.items():
         if hasattr(X, "iloc") and hasattr(values, "iloc") and not X.index.equals(values.index):
             raise DataError(
@@ -285,11 +267,7 @@ def refuse_other_index(X: Any, given: Mapping[str, Any], rows: str = "X") -> Non
 
 
 def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[NDArray[np.intp], Bounds, NDArray[Any]]:
-    """The order that puts rows of a person next to each other, where each person's rows begin, and the people.
-
-    Raises DataError: not one name or whole number for each row; an empty name, one that lists several people, or a
-    person in several spellings.
-    """
+    """The order that puts rows of a person next to each other, where each person's rows begin, and the people."""
     names = owner_names(owners, n_rows, name)
     order = by_owner(names)
     if names.dtype.kind in "iu":
@@ -297,10 +275,3 @@ def people_of(owners: NDArray[Any], n_rows: int, name: str = "owners") -> tuple[
         return order, np.append(starts, n_rows), people
     bounds, texts = owner_bounds(names[order].astype(str).tolist(), name)
     return order, bounds, np.array(texts, dtype=names.dtype)
-
-
-def adjacent_people(owners: ArrayLike, n_rows: int) -> tuple[Bounds, NDArray[Any]]:
-    """Where each person's rows begin, and the people, of rows in a fixed order. DataError: no name each, or apart."""
-    names = owner_names(np.asarray(owners), n_rows, "owners").astype(str)
-    bounds, people = owner_bounds(names.tolist(), "owners")
-    return bounds, np.array(people)

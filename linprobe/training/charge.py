@@ -1,7 +1,5 @@
 """Find the budget book of a data set, and charge a run to it."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,14 +53,7 @@ class BookFinder:
 
     The name of a default book is a keyed commitment to all training rows, including public shots, in any
     order, with any labels and times any power of 2. The key lies beside the books, so that their names tell nobody else
-    whether a set of rows was used. Beside the book lie the keys of its rows, which tell which other books count
-    together with it.
-
-    Args:
-        given: the book; None for the default one. make: make the key of default books, if there is none yet.
-    Attributes:
-        commitment: to add the training rows to, with `check_rows`; None if there is no book to find.
-    Raises DataError: a damaged or missing key. LinprobeError: a folder that cannot be written.
+    whether a set of rows was used. `commitment` takes the training rows; it is None if there is no book to find.
     """
 
     def __init__(self, given: Path | None, *, make: bool = True) -> None:
@@ -88,17 +79,9 @@ class BookFinder:
     ) -> Account | None:
         """The book with the keys of its rows, after the training rows of `features` were added, or another `group`.
 
-        No key is written before a charge: until then, the rows may turn out to be those of no run.
-
-        Args:
-            protected: rows that a run protects besides the training rows: public ones, and private test rows.
-            public: rows from outside the training rows that the run uses as public, protected or not.
-            unit: of the guarantee of the run; None if it has none.
-            planned: a run that would exceed a cap is refused.
-            exposed: private test rows of runs without a guarantee, as in `Account`.
-        Returns: None if there is no book of any rows yet and none is to be made.
-        Raises DataError: damaged keys. PrivacyError: a public row that is private in a book, or a private one that is
-        public in a book; or a run above a cap.
+        No key is written before a charge: until then, the rows may turn out to be those of no run. Besides the training
+        rows there are `protected` ones, `public` ones from outside, and `exposed` private test rows of runs without a
+        guarantee. Refuses rows that are private in one run and public in another, and a `planned` run above a cap.
         """
         path, rows, home = self._given, GroupRows(features, group), None
         if path is None:
@@ -213,9 +196,7 @@ def record_public(run: str, public: GroupRows) -> None:
 def refuse_protected_test_rows(features: FeatureReader) -> None:
     """PrivacyError if public test rows, except a few by chance, are private in a default budget book.
 
-    Where people may be on both sides, test rows of private people are public, as the user declared. A test row may have
-    a key of a training row of its file: the check of the file told them apart, as a key ignores small entries, or
-    accepted a few.
+    A test row may have a key of a training row of its file: the check of the file told them apart, or accepted a few.
     """
     folder = books_folder()
     if "test" not in features.sizes or features.description.private_test or not files_of_books(folder, KEY):
@@ -243,14 +224,7 @@ def existing_book(
     unit: str | None = None,
     protected: Sequence[GroupRows] = (),
 ) -> Account | None:
-    """The budget book of a feature file: `given`, or by default the book of its training rows, which are read.
-
-    Args:
-        make: make what is lacking: the key of default books, and the file of keys of the rows.
-        group: of the rows, in place of the training rows. unit, protected: as for `BookFinder.account`.
-    Returns: None if there is no book of any rows yet, none was given, and no key is to be made.
-    Raises DataError, LinprobeError, PrivacyError: as `BookFinder.account`, or keys that cannot be written.
-    """
+    """The budget book of a feature file, whose rows are read; with `make`, also what it lacks: key and keys of rows."""
     finder = BookFinder(given, make=make)
     if finder.commitment is not None:
         for x, _ in features.blocks(group):
@@ -314,15 +288,6 @@ class RunCharge(Observer):
     As a context manager it states that the run is finished, or if the block fails, what the run had released. The whole
     plan goes on to count if the run was resumed, as its folder may be an earlier copy, whose ledger is too short; and
     if the run passed a cap by its own figure alone, as the time of its end may depend on results.
-
-    Args:
-        account: the book. folder: of the unfinished run. out: the run folder that it becomes. ledger: of the run.
-        cap: largest epsilon at the run's delta of all runs in the book, for the unit of the run; None for the cap in
-            the book alone.
-        progress: gets the steps, and a line on what this run and earlier ones cost together.
-        group: processes that train together; rank 0 writes.
-    Attributes:
-        run: id of the run; empty in other ranks.
     """
 
     def __init__(
@@ -331,7 +296,7 @@ class RunCharge(Observer):
         folder: Path,
         out: Path,
         ledger: Ledger,
-        cap: float | None,
+        cap: float | None,  # of all runs in the book, at this run's delta and unit
         progress: Progress,
         group: Group = ALONE,
     ) -> None:
@@ -344,10 +309,7 @@ class RunCharge(Observer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """State how the run ended. If the early end cannot be written, the whole plan counts.
-
-        A complete run whose end cannot be stated is an error: without it, a copy may be resumed.
-        """
+        """State how the run ended. If an early end cannot be written, the whole plan counts."""
         if self._charged is None or self._account is None:
             return
         if kind is None:
@@ -374,11 +336,7 @@ class RunCharge(Observer):
         self._progress.step()
 
     def budget(self, plan: Plan) -> None:
-        """Write what the run is going to release, before a private row is used; again if the plan changes.
-
-        Raises PrivacyError: the run would exceed the cap. DataError: a damaged book. LinprobeError: one that cannot be
-        written.
-        """
+        """Write what the run is going to release, before a private row is used; again if the plan changes."""
         if not self.run or self._account is None or not plan.charged:
             return  # another rank writes, or no private row is used
         name = str(self._out.absolute())
@@ -431,12 +389,7 @@ def charged_selection(
     """Charge a private selection to its budget book, before its first run. It counts in full however it ends.
 
     The line has no time, and the book gets the time of the end, as the files of the run do: the time between both would
-    tell the number of runs.
-
-    Args:
-        account, folder, out, cap, progress: as in `RunCharge`. entry: of the selection, without a name.
-    Yields: id of the run.
-    Raises PrivacyError, DataError, LinprobeError: as `RunCharge.budget`.
+    tell the number of runs. Yields the id of the run.
     """
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
@@ -550,14 +503,9 @@ def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
 
 
 def charge_histogram(run: run_folder.RunFolder, histogram: Releases, given: Path | None) -> str | None:
-    """Charge a histogram of a finished run to the book of the run.
+    """Charge a histogram of a finished run to the book of the run, or to `given`, which gets all that the run released.
 
-    Args:
-        histogram: its purpose is `histogram` and a name, which no other has.
-        given: the book, None for the one among the default books that has the run. A book without the run gets all
-            that the run released.
     Returns: what all histograms cost with the run, if the book has more of them than the manifest states with this one.
-    Raises PrivacyError: the cap of the book. LinprobeError: no book has the run, or it cannot be written.
     """
     path, entry = _book_with_entry(run, given)
     account = Account.at(path)

@@ -1,21 +1,14 @@
 """Checkpoints of an unfinished run: weights, optimiser, place in the ledger and in the noise, in one file of mode 0600.
 
-The file holds the key of the noise of the next step, which is as secret as the private rows. It is in the folder of the
-unfinished run, and is removed before the folder gets its final name. A copy of the file reveals the samples and the
-noise from its step up to the next write, or to the end of the run if there is no next write:
-
-- earlier keys are gone: `NoiseSource.ratchet` is one-way;
-- later keys cannot be computed: every write mixes fresh bytes of the operating system into the key, on the disk first
-  and then in memory. A run with a seed mixes nothing in; the seed reveals every step.
-
-The number of releases at the last write lies beside the budget book too, outside the folder of the run. So an earlier
-copy of the folder is refused: it would go on with another key, a second run that the book counts once.
+The file holds the key of the noise of the next step, which is as secret as the private rows. Earlier keys are gone:
+`NoiseSource.ratchet` is one-way. Later ones cannot be computed: every write mixes fresh bytes of the operating system
+into the key, on the disk first and then in memory; with a seed, which reveals every step, nothing. The number of
+releases at the last write lies beside the budget book too, so that an earlier copy of the folder is refused: it would
+be a second run that the book counts once.
 
 A resumed run repeats the releases that the ledger has beyond the checkpoint, with the same noise on the same rows. It
-writes no checkpoint until it has repeated them. Other rows, settings or versions are refused.
+writes no checkpoint until it has repeated them.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -52,32 +45,19 @@ NEEDED = ("key", "salt", "identity", "private_commitment", "done", "next_step", 
 
 
 class Checkpoints:
-    """Keeps the state of one run: `Runtime.keep`. As a context manager it writes the last complete step on a failure.
-
-    Args:
-        folder: of the unfinished run.
-        ledger: synced to the disk before each checkpoint; moved to the step of a restored state.
-        identity: settings and versions, which a resumed run must share, as `run_identity` gives them.
-        dataset: the rows, which `check_rows` has read.
-        account: the budget book; None for none. every: seconds between checkpoints; 0 for one after every step.
-        group: processes that train together; rank 0 writes.
-        at_once: write the first checkpoint after the first step, so that a restart repeats that step at no cost.
-    Attributes:
-        path: of the file. keeps: whether the run writes checkpoints.
-    Raises DataError: a checkpoint that cannot be read.
-    """
+    """The state of one run, as `Runtime.keep`. As a context manager it writes the last complete step on a failure."""
 
     def __init__(
         self,
         folder: Path,
         ledger: Ledger,
-        identity: Mapping[str, Any],
+        identity: Mapping[str, Any],  # settings and versions, as `run_identity` gives them
         dataset: Dataset,
         account: Account | None,
-        every: float,
+        every: float,  # seconds between checkpoints; infinite for none
         group: Group = ALONE,
         *,
-        at_once: bool = False,
+        at_once: bool = False,  # the first one after the first step, so that a restart repeats it at no cost
     ) -> None:
         self._at_once = at_once
         self.path, self.keeps = folder / CHECKPOINT, every < math.inf
@@ -105,7 +85,6 @@ class Checkpoints:
 
     @property
     def _last(self) -> Path | None:
-        """The file beside the book with the number of releases at the last checkpoint."""
         return None if self._account is None else releases_file(self._account.path, run_id(self.path.parent))
 
     def _private_digest(self) -> str:
@@ -114,11 +93,7 @@ class Checkpoints:
         return digest + features.digest("test") if features is not None and tested else digest
 
     def begin(self, source: NoiseSource, held: slice) -> None:
-        """Keep a run with noise from `source`, which gets the key in the checkpoint, and another one with every write.
-
-        `held` is the slice of private rows in this process. Raises UsageError: a checkpoint of a run with other
-        settings. PrivacyError: of one on other private rows.
-        """
+        """Keep a run with noise from `source`, which gets the checkpoint's key; `held`: the rows of this process."""
         group, state = self._group, self._state
         digest = group.broadcast_text(self._private_digest() if group.rank == 0 else "")
         if (state is None) == bool(group.broadcast(np.array(state is not None))):
@@ -240,8 +215,7 @@ def check_same_run(
 def run_identity(settings: Settings, dataset: Dataset, request: TrainRequest, arithmetic: str) -> dict[str, Any]:
     """Facts that a resumed run must share with the unfinished run, besides the private rows.
 
-    `arithmetic` says what computes: with the noise of the unfinished run, a sum must have the same bits. With another
-    book than the one that was given, the first one would count too little.
+    `arithmetic`: with the same noise, a sum must have the same bits. Another book than before would count too little.
     """
     text, weights = dataset.text_weights, dataset.weights
     return {

@@ -1,7 +1,5 @@
 """`linprobe plan`: what a budget buys, without data. `linprobe budget`: what all runs on the same rows cost."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import asdict
@@ -28,11 +26,7 @@ from linprobe.training.charge import existing_book
 
 
 def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    """The noise each sampling rate needs for one budget; with `plot`, also as a figure.
-
-    Returns: epsilon, delta, n, epochs, accountant, rows (one object for each rate, keys as in `calibrate.PlanRow`),
-        recommended (one of the rows), why; with a number of classes, the keys of `expected`.
-    """
+    """The noise each sampling rate needs for one budget, also as a figure; with a number of classes, what to expect."""
     if request.plot is not None:
         plots.check_format(request.plot)
     with new_files({"--plot": request.plot}, overwrite=request.overwrite):
@@ -62,22 +56,10 @@ def recommended_rate(request: PlanRequest, progress: Progress) -> dict[str, Any]
 
 
 def book_cost(request: BudgetRequest) -> dict[str, Any]:
-    """What the runs of a budget book cost together. Sets the cap first, if one is given; else nothing is charged.
+    """What the runs of a budget book cost together (keys: docs/budget.md). Sets the cap first, if one is given.
 
-    Returns: book (None if there is none of any rows yet), runs, not_private_runs, unit, relation (the neighbours that
-        the figures compare), epsilon (None if it has no bound), delta, gdp_mu, zcdp_rho, accountant, epsilon_by_unit
-        (epsilon for each unit that any run protects), epsilon_by_rows (for a person with at most 2, 5 and 10 rows),
-        cap, cap_delta (None without a cap), cap_runs (number of runs that were recorded before it was set),
-        cap_raised_from (epsilon of the first cap, if it was raised after a run; else None), entries (one object for
-        each run: run, name, method, created (None for a private selection), unit, private, epsilon, delta, cap,
-        ended_early (whether it counts what it had released, and not its plan), book), shared (one object for each other
-        book that counts together with this one: book, runs, cap, cap_delta, and the number of rows, fingerprints of
-        images and owners in common), compared (by what other files are recognised; empty for a book given by hand),
-        not_compared (number of books without row keys), not_recorded (run folders beside the recorded folders that no
-        book has, or not with all releases: the book may be an old copy).
-    Raises DataError: no feature file and no book, or a damaged one. LinprobeError: a book that cannot be written.
-    PrivacyError: a cap raised after a run without `raise_cap`, or at a delta of at least 1/N. UsageError: `raise_cap`
-    without a cap.
+    Raises DataError: no feature file and no book, or a damaged one. PrivacyError: a cap raised after a run without
+    `raise_cap`, or at a delta of at least 1/N.
     """
     if request.raise_cap and request.cap is None:
         raise UsageError("--raise-cap was given without --set-cap; give the new cap, for example --set-cap 8")

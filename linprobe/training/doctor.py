@@ -1,7 +1,5 @@
 """`linprobe methods` and `doctor`: the methods, what this installation has, and what is missing for which command."""
 
-from __future__ import annotations
-
 import os
 import platform
 from contextlib import suppress

@@ -42,18 +42,7 @@ CLIP_NORM = 0.5  # of the timed step
 
 
 def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
-    """Check a request of `train` as far as that is possible without a release.
-
-    The rows are read, as the choice of public shots, the check for copies and the name of the budget book need them.
-
-    Returns: the facts of `rows_facts` and epsilon_target, delta, plans (one, or two if the length of a private mean
-        decides between them; each with steps, noise_multiplier, sampling_rate and releases); together (runs,
-        not_private_runs, epsilon, delta and epsilon_by_unit of all runs of the budget book with this one; None if
-        none of these has an epsilon); expect (as `figures.expected`; None for several labels or class weights, or if
-        nothing is released); out, book (None if there is none yet); seconds (an estimate; None on a GPU, without steps,
-        or for steps that cost more than a gradient); warnings.
-    Raises LinprobeError: as `train`, if the run would be refused.
-    """
+    """Check a request of `train` as far as that is possible without a release: the rows are read. Raises as `train`."""
     request, choice = with_method(request)
     settings = make_settings(request, find_method(str(request.method)))
     with opened(request, choice, progress) as ready:
@@ -62,12 +51,7 @@ def dry_run(request: TrainRequest, progress: Progress) -> words.DryRun:
 
 
 def dry_run_of_tune(request: TrainRequest, tuning: Tuning, progress: Progress) -> words.DryRun:
-    """Check a request of `tune` as far as that is possible without a release.
-
-    Returns: as `dry_run`. With a grid, each plan has its `setting` too; further settings (their number), mean_runs and
-        epsilon_of_a_run (at delta / mean_runs). The seconds are for the mean number of runs.
-    Raises LinprobeError: as `tune`, if the choice would be refused.
-    """
+    """Check a request of `tune` as far as possible without a release; the seconds are for the mean number of runs."""
     request, choice, candidates = candidates_of(request, tuning)
     with opened(request, choice, progress) as ready:
         dataset = tunable_rows(ready, tuning, candidates)
@@ -212,13 +196,7 @@ def possible_entries(plan: Plan | Selection) -> tuple[Entry, ...]:
 
 
 def rows_facts(ready: Ready, dataset: Dataset) -> dict[str, Any]:
-    """What a run reads.
-
-    Returns: method, why (it was chosen, None if it was named); features, private_rows, unit, n_units, public_rows,
-        not_protected (people or rows that public shots made public, in words), unlabelled_rows, test_rows, test_people
-        (None unless protected), n_features, n_classes; memory_bytes of the
-        private rows, in_memory (else they are streamed).
-    """
+    """What a run reads. `not_protected` are people or rows that public shots made public, in words."""
     request, choice, rows = ready.request, ready.choice, dataset.trained
     reads = "private" in ready.method.needs
     memory = rows.n_rows * rows.n_features * np.dtype(STORAGE[request.precision]).itemsize if reads else 0

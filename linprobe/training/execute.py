@@ -1,15 +1,7 @@
 """Execute a plan: private rows in, a model with its guarantee out.
 
-    prepare  private and public rows to training space, around a noisy private mean if the plan releases one, and to the
-             back end that computes gradients; noisy class counts if the plan releases them
-    fit      the method: every release is in the ledger before its noise is drawn
-    finish   weights for raw rows, balanced by the class counts and refined by rows without labels; the noisy choice,
-             gain and accuracy that the plan pays for; the guarantee, recomputed from the ledger
-
 Nothing here decides what is released. If the private mean is too short to subtract, the plan has another budget.
 """
-
-from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
@@ -42,16 +34,9 @@ from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.mechanisms.score_histogram import TEST_AUROC, NoisyScores
 from linprobe.methods import Fitted, Problem, Run
-from linprobe.methods.class_counts import (
-    CLASS_COUNTS,
-    ClassCounts,
-    class_shares,
-    equal_shares,
-    released_counts,
-    shift_between,
-)
+from linprobe.methods.class_counts import ClassCounts, class_shares, equal_shares, released_counts, shift_between
 from linprobe.methods.private_mean import MEAN, expected_squared_norm, longer_steps, released_mean, text_mean
-from linprobe.methods.similar_rows import SAME_KIND, SIMILAR_ROWS, SimilarRows, Surroundings, released_similar
+from linprobe.methods.similar_rows import SAME_KIND, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import refuse_on_gpu
 from linprobe.parallel.array_api import on_host
@@ -77,29 +62,17 @@ class Selected:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding.
+    """How a run is computed: nothing here changes its method, budget or guarantee, but perhaps its rounding."""
 
-    Attributes:
-        precision: storage type of the rows; clip factors are computed from the rounded rows.
-        device: `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise. Some methods train on `cpu` only.
-        group: processes that train together with the same arguments, each on its shard of the private rows.
-        streamed: whether rows are read again in every pass, though they fit in memory.
-        shard_units: a shard begins at a multiple of it; None for the same bits in any number of processes.
-    """
-
-    precision: Precision = "float32"
-    device: str = "cpu"
-    group: Group = ALONE
-    streamed: bool = False
-    shard_units: int | None = None
+    precision: Precision = "float32"  # storage type; clip factors are of the rounded rows
+    device: str = "cpu"  # `cpu`, `cuda` or `cuda:N`; it holds rows, weights and noise
+    group: Group = ALONE  # processes with the same arguments, each on its shard of the private rows
+    streamed: bool = False  # whether rows are read again in every pass, though they fit in memory
+    shard_units: int | None = None  # a shard begins at a multiple; None for the same bits in any number of processes
     keep: Checkpoints | None = None
 
     def check(self, settings: Settings, unit: str) -> None:
-        """Refuse a device or a group that cannot train with these settings, or samples of people.
-
-        Raises UsageError: a method, an option, samples or a group that need device cpu, or an option that needs one
-        process. Errors of `choose_backend`.
-        """
+        """Refuse a device or processes that cannot train with these settings. UsageError; as `choose_backend`."""
         options, size = settings.options, self.group.size
         extended = getattr(options, "extended", 0)
         if extended and size > 1:
@@ -149,33 +122,17 @@ class Observer:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained probe.
-
-    Attributes:
-        weights, bias: for L2-normalised raw rows, float32, shapes (n_features, n_classes) and (n_classes,); with the
-            voters as first axis if the run votes.
-        history: public facts of each step.
-        centre: `public`, `private` or `unlabelled` if rows were centred on such a mean, else `none`.
-        losses: each private record's own privacy loss, on rank 0; None for a method that spends nothing. PRIVATE.
-        unrefined: weights and bias before refinement, and refined: its result; None without unlabelled rows.
-        tested: noisy numbers of correct and wrong predictions on private test rows, and noisy histograms of their
-            scores.
-        selected: the shrinkage that noisy counts of correct predictions chose. class_counts: noisy numbers of rows.
-        similar: noisy number of private rows near unlabelled ones, and gain: of correct predictions on private rows by
-            refinement. All are None if not released.
-    """
-
-    weights: NDArray[np.float32]
+    weights: NDArray[np.float32]  # for L2-normalised raw rows, (n_features, n_classes); voters are the first axis
     bias: NDArray[np.float32]
-    history: list[dict[str, float]]
+    history: list[dict[str, float]]  # public facts of each step
     n_steps: int
-    centre: str
+    centre: str  # `public`, `private` or `unlabelled`: the mean that was subtracted; or `none`
     privacy: PrivacyStatement
-    losses: RecordLosses | None
-    tested: tuple[NoisyTest, NoisyScores | None] | None = None
+    losses: RecordLosses | None  # of each private record, on rank 0; None if nothing was spent. PRIVATE
+    tested: tuple[NoisyTest, NoisyScores | None] | None = None  # on private test rows
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
-    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None  # weights and bias before refinement
     refined: Refined | None = None
     similar: SimilarRows | None = None
     gain: NoisyGain | None = None
@@ -210,11 +167,6 @@ def execute(
     person with all private rows if `dataset` has `bounds`.
 
     What is refused after a release may depend on it: it counts as divergence, without figures.
-
-    Args:
-        ledger: records each event before its result exists; None for a ledger in memory.
-    Raises UsageError: a device or a number of processes that the plan cannot have. DivergedError: weights without
-    bound, no bound on one record at weights that depend on releases, or another refusal after the first release.
     """
     runtime, ledger = runtime or Runtime(), Ledger() if ledger is None else ledger
     observer = observer or Observer()
@@ -238,7 +190,7 @@ def execute(
 
 
 def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, observer: Observer) -> _Prepared:
-    settings, group, schedule, backend = plan.settings, runtime.group, plan.schedule, choose_backend(runtime.device)
+    settings, group, backend = plan.settings, runtime.group, choose_backend(runtime.device)
     preprocessing, reads = plan.preprocessing, "private" in plan.method.needs
     early = reads and (settings.condition == MEAN or settings.similar)
     space = Preprocessing() if early else preprocessing  # releases before the first step are of unit rows
@@ -254,14 +206,15 @@ def _prepare(plan: Plan, dataset: Dataset, runtime: Runtime, ledger: Ledger, obs
     mechanism = observer.mechanism(
         source, ledger.append, first_step=ledger.position, group=group, repeated=() if keeper is None else keeper.early
     )
+    sampler = observer.sampler(source, plan.schedule.sampling_rate)
+    run = Run(plan.schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     similar: SimilarRows | None = None
     if early and rows is not None:
-        plan, preprocessing, similar = _centred(plan, dataset, rows, mechanism, observer, group, backend)
+        plan, preprocessing, similar = _centred(plan, dataset, rows, run, observer)
+        run = replace(run, schedule=plan.schedule)
         rows = private_rows(plan, dataset, preprocessing, runtime, spent=rows)
-    schedule, counts = plan.schedule, _class_counts(plan, dataset, rows, mechanism, group, backend)
+    counts = _class_counts(plan, dataset, rows, run)
     problem = _problem(plan, dataset, preprocessing, rows, public, backend)
-    sampler = observer.sampler(source, schedule.sampling_rate)
-    run = Run(schedule, mechanism, observer.step, sampler, settings.per_record, keeper, group, backend)
     return _Prepared(plan, dataset, preprocessing, problem, run, ledger, source, counts, similar)
 
 
@@ -298,28 +251,23 @@ def _longer_steps(plan: Plan, dataset: Dataset, preprocessing: Preprocessing) ->
 
 
 def _centred(
-    plan: Plan,
-    dataset: Dataset,
-    rows: Rows,
-    mechanism: GaussianMechanism,
-    observer: Observer,
-    group: Group,
-    backend: Backend,
+    plan: Plan, dataset: Dataset, rows: Rows, run: Run, observer: Observer
 ) -> tuple[Plan, Preprocessing, SimilarRows | None]:
     """What the releases on unit rows decide: the plan, the map to training space, and the number of similar rows."""
-    noise, preprocessing = plan.schedule.others, plan.preprocessing
+    preprocessing = plan.preprocessing
     similar: SimilarRows | None = None
     around: Surroundings | None = None  # of unlabelled rows of the same kind
     if plan.settings.similar and dataset.unlabelled is not None:
         around = Surroundings(unlabelled_rows(dataset.unlabelled, dataset.n_classes))
-        similar = released_similar(rows, around, mechanism, noise[SIMILAR_ROWS], group, backend)
+        similar = released_similar(rows, around, run)
         around = around if similar.share(plan.n_units) >= SAME_KIND else None
     if plan.settings.condition == MEAN:
         guess = text_mean(plan.text_weights) if around is None else around.mean
-        mean = released_mean(rows, mechanism, noise[MEAN], group, backend, guess)
+        mean = released_mean(rows, run, guess)
         if np.linalg.norm(mean) >= SHORTEST_MEAN:
             if around is None:
-                squared_norm = expected_squared_norm(mean, 0.0 if mean is guess else noise[MEAN] / plan.n_units)
+                error = 0.0 if mean is guess else run.schedule.others[MEAN] / plan.n_units
+                squared_norm = expected_squared_norm(mean, error)
             else:
                 squared_norm = around.squared_norm + float(((mean - around.mean) ** 2).sum())
             return plan, preprocessing.around(mean, squared_norm), similar
@@ -340,13 +288,10 @@ def _public_rows(plan: Plan, dataset: Dataset, runtime: Runtime) -> Rows | None:
     return None if public is None else prepare(public, space, runtime.precision, weights=others)
 
 
-def _class_counts(
-    plan: Plan, dataset: Dataset, rows: Rows | None, mechanism: GaussianMechanism, group: Group, backend: Backend
-) -> ClassCounts | None:
+def _class_counts(plan: Plan, dataset: Dataset, rows: Rows | None, run: Run) -> ClassCounts | None:
     if not plan.settings.class_counts or rows is None:
         return None
-    noise, several = plan.schedule.others[CLASS_COUNTS], dataset.several_labels
-    return released_counts(rows, dataset.n_classes, several, mechanism, noise, group, backend)
+    return released_counts(rows, dataset.n_classes, dataset.several_labels, run)
 
 
 def private_rows(
@@ -429,10 +374,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
 def _refined(
     prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> tuple[Refined | None, NoisyGain | None]:
-    """The weights that rows without labels refine, on rank 0, and what private rows gain by it, if the plan asks.
-
-    Where they lose, the weights stay.
-    """
+    """Weights that rows without labels refine, on rank 0, and what private rows gain; where they lose, weights stay."""
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     if dataset.unlabelled is None:
         return None, None
@@ -444,7 +386,7 @@ def _refined(
     pair = ((weights, bias), (refined.weights, refined.bias)) if refined is not None and refined.strength else ()
     counts, tracked = _counted(prepared, pair)
     (old, new), noise = counts or [(0.0, 0.0)] * 2, plan.schedule.others[GAIN]
-    released = run.backend.released(run.mechanism, gain(old, new, tracked), noise, GAIN)
+    released = run.released(gain(old, new, tracked), GAIN)
     gained = NoisyGain(float(released[0, 0]), noise, 0.0 if refined is None else refined.expected_gain)
     return None if refined is None else refined.after(gained, plan.n_units, weights, bias), gained
 
@@ -502,7 +444,7 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     factors, noise = plan.settings.shrink, plan.schedule.others[SELECTION]
     candidates = [_folded(prepared.preprocessing, fitted.shrunk(factor)) for factor in factors]
     counts, tracked = _counted(prepared, candidates)
-    released = run.backend.released(run.mechanism, correct_counts(counts, tracked), noise, SELECTION)
+    released = run.released(correct_counts(counts, tracked), SELECTION)
     halved = released[:, 0]  # correct minus wrong predictions, halved
     std = noise * correct_counts_sensitivity(len(factors))
     return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
@@ -516,11 +458,7 @@ def _test(
     features = dataset.features if run.group.rank == 0 else None
     bounds = None if features is None else dataset.test_bounds
     sums = sums_of_test_rows(iter(()) if features is None else features.blocks("test"), weights, bias, bounds)
-    released = {
-        purpose: run.backend.released(run.mechanism, counted, noise[purpose], purpose)
-        for purpose, counted in sums.items()
-        if purpose in noise
-    }
+    released = {purpose: run.released(counted, purpose) for purpose, counted in sums.items() if purpose in noise}
     scores = NoisyScores.of(released[TEST_AUROC], noise[TEST_AUROC]) if TEST_AUROC in noise else None
     return NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]), scores
 

@@ -1,19 +1,7 @@
-"""All that is public about a run before it starts.
+"""All that is public about a run before it starts: from arguments to `Settings`, and from these to a `Plan`.
 
-`Settings` are what the arguments of `linprobe train`, or the parameters of an estimator, become. `plan_run` reads
-public facts only, so what it states can be printed, compared and charged. `execute` follows it and may only refuse.
-
-Centring (docs/decisions/0025-private-mean.md): with public rows, their mean is subtracted. Without them:
-
-    1  m <- the noisy mean of unit rows (`linprobe.methods.private_mean`), with noise multiplier sigma_m
-    2  x_i <- (x_i - m) / ||x_i - m||;  rows stay as they are if ||m|| < `SHORTEST_MEAN`, where nothing is gained
-
-sigma_m is calibrated for the least share of epsilon from `MEAN_SHARE` to `MOST_SHARE` with which
-the noise of m, sqrt(D) sigma_m / N, is at most `ENOUGH_NOISE` of the length of a row. The rule for `auto` uses public
-facts only: the mean is released if this noise is at most `MOST_NOISE`, or `largest_noise` from text. If rows stay as
-they are, the number of steps is the default for rows that are not centred. The noise of these steps is calibrated for
-the same remaining budget, so the run costs the same for every value of m. Line 2 maps each row by itself. `dpsgd-f`
-releases a mean at a share of its own.
+`plan_run` reads public facts only, so a plan can be printed, compared and charged. `execute` follows it and may only
+refuse. Centring on a private mean: docs/decisions/0025-private-mean.md.
 """
 
 from __future__ import annotations
@@ -83,46 +71,31 @@ INIT_WORDS = tuple(word for word in get_args(Init) if word != "run")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run trains. Defaults are for methods that do not have the parameter.
-
-    Attributes:
-        first_run: the run with the initial weights; None if `options.init` determines them.
-        epsilon, delta: target. noise_multiplier, n_steps: the given one of the two; None to calibrate it.
-        intercept: value of the constant bias column; 0 for none, None for the default.
-        condition: `auto`, `none` or `mean`: a private mean is subtracted. others: releases that the budget pays for.
-        class_counts: whether `COUNTS_SHARE` of mu^2 pays for noisy class counts, which move the scores if `balanced`.
-        similar: whether `SIMILAR_SHARE` and `GAIN_SHARE` of mu^2 at most pay for the number of private rows near
-            unlabelled ones, and for the gain of private rows by refinement.
-        test_epsilon: part of `epsilon` that pays for a noisy accuracy and AUROC on private test rows; or None.
-        n_test, n_classes: number of the private test rows, or people, and of their classes, where they are released.
-        shrink: factors on the update W - W_1, one of which noisy counts of correct predictions choose, for
-            `SELECTION_SHARE` of epsilon; empty for no count. A single factor is only counted.
-        insecure_seed: seed of reproducible noise, for tests. parameters: by name, as the caller gave them.
-    """
+    """What a run trains. Defaults are for methods that do not have the parameter."""
 
     method: methods.Method
     options: Any
-    first_run: FirstRun | None = None
+    first_run: FirstRun | None = None  # with the initial weights; None if `options.init` determines them
     epsilon: float | None = None
     delta: float = DEFAULT_DELTA
-    noise_multiplier: float | None = None
+    noise_multiplier: float | None = None  # None to calibrate it, as n_steps
     n_steps: int | None = None
     sampling_rate: float = 1.0
     accountant: str = "auto"
     per_record: bool = True
     centre: str = "none"
-    intercept: float | None = 0.0
-    condition: str = "none"
-    others: tuple[Releases, ...] = ()
-    class_counts: bool = False
-    balanced: bool = False
-    similar: bool = False
-    test_epsilon: float | None = None
-    n_test: int = 0
+    intercept: float | None = 0.0  # value of the constant bias column; 0 for none, None for the default
+    condition: str = "none"  # `auto`, `none` or `mean`: a private mean is subtracted
+    others: tuple[Releases, ...] = ()  # releases that the budget pays for
+    class_counts: bool = False  # whether `COUNTS_SHARE` of mu^2 pays for noisy class counts
+    balanced: bool = False  # whether these move the scores
+    similar: bool = False  # whether noisy counts ask if unlabelled rows are alike, and what private rows gain
+    test_epsilon: float | None = None  # part of `epsilon` for a noisy accuracy and AUROC on private test rows
+    n_test: int = 0  # private test rows, or people, where figures on them are released; as n_classes
     n_classes: int = 0
-    shrink: tuple[float, ...] = ()
-    insecure_seed: int | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    shrink: tuple[float, ...] = ()  # factors on the update W - W_1, one of which noisy counts choose
+    insecure_seed: int | None = None  # of reproducible noise, for tests
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # by name, as the caller gave them
 
     @classmethod
     def of(cls, method: methods.Method, parameters: Mapping[str, Any]) -> Settings:
@@ -163,7 +136,6 @@ class Settings:
         return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
 
     def with_public(self, has_public: bool) -> Settings:
-        """The same settings with the options that the presence of public rows decides."""
         return replace(self, options=self.method.resolve(self.options, has_public))
 
     @property
@@ -173,10 +145,9 @@ class Settings:
     def budget(
         self, n_private: int, inherited: tuple[Releases, ...] = (), *, steps: int = DEFAULT_STEPS
     ) -> Budget | None:
-        """The calibrated budget of a run on `n_private` private rows; None for a method that spends nothing.
+        """The calibrated budget of a run on `n_private` units, with `inherited` releases; None for one without noise.
 
-        `inherited` are the releases of the first model. The target covers their cost too. `steps` are the default of a
-        method whose own default is `DEFAULT_STEPS`.
+        `steps` are the default of a method whose own default is `DEFAULT_STEPS`.
         """
         if not self.method.spends:
             return None
@@ -215,10 +186,7 @@ def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int
 
 
 def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
-    """The releases of correct predictions and of scores on private test rows, which cost `epsilon` together.
-
-    There is none of scores if so few test units would give an AUROC too uncertain to state; 0 stand for any number.
-    """
+    """Releases on private test rows that cost `epsilon` together; no scores of few test units (0: of any number)."""
     n_units = max(1, n_test)
     accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
     scores = Releases(TEST_AUROC, accuracy.noise_multiplier / math.sqrt(AUROC_SHARE), 1.0, 1)
@@ -320,9 +288,9 @@ def refuse_other_encodings(values: Iterable[object]) -> None:
             raise UsageError(f"the name {value} is not UTF-8; nothing was read or spent; rename the file") from None
 
 
-MEAN_SHARE, MOST_SHARE = 0.05, 0.25
-ENOUGH_NOISE, MOST_NOISE = 0.25, 0.8
-SHORTEST_MEAN = 0.2
+MEAN_SHARE, MOST_SHARE = 0.05, 0.25  # of epsilon, for a private mean
+ENOUGH_NOISE, MOST_NOISE = 0.25, 0.8  # of such a mean, in lengths of a row
+SHORTEST_MEAN = 0.2  # that is subtracted
 MANY_READS, SMALL_RATE = 1e9, 0.1  # rows that per-record losses read, and a sampling rate at which most are not sampled
 
 
@@ -331,11 +299,7 @@ def settled(
 ) -> Settings:
     """`settings` with `condition` either `mean` or `none`, and the release that it needs.
 
-    Args:
-        n_private, n_features: of the private rows; both are public.
-        known: what makes a private mean unnecessary or impossible, such as public rows; None if nothing does.
-        most: largest noise, in lengths of a row, of a mean that `auto` releases.
-    Raises ParameterError: an unknown condition. UsageError: condition `mean` with something known.
+    `known` makes a private mean unnecessary or impossible; `most`: noise, in lengths of a row, that `auto` accepts.
     """
     check_value(Conditioning, "condition", settings.condition)
     if settings.condition == "none":
@@ -364,28 +328,16 @@ def settled(
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is public about a run before it starts.
-
-    Attributes:
-        settings: with the options that public facts decide. preprocessing: to training space, before a private mean.
-        budget: every release with its cost; None for a method that spends nothing.
-        first: the run with the initial weights, or None. first_weights: these weights in training space.
-        text_weights: scaled class encodings for raw rows, (n_features, n_classes), or None.
-        centre_unlabelled: whether the mean of unlabelled rows of the same kind takes the place of a private mean that
-            the budget does not buy.
-        n_units, unit: what is protected. n_public: number of public rows that are not protected.
-    """
-
-    settings: Settings
-    preprocessing: Preprocessing
-    budget: Budget | None
-    first: FirstModel | None
-    first_weights: NDArray[np.float64] | None
-    text_weights: NDArray[np.float64] | None
+    settings: Settings  # with the options that public facts decide
+    preprocessing: Preprocessing  # to training space, before a private mean
+    budget: Budget | None  # every release with its cost; None for a method that spends nothing
+    first: FirstModel | None  # the run with the initial weights
+    first_weights: NDArray[np.float64] | None  # these weights in training space
+    text_weights: NDArray[np.float64] | None  # scaled class encodings for raw rows, (n_features, n_classes)
     n_units: int
     unit: str
-    n_public: int
-    centre_unlabelled: bool = False
+    n_public: int  # rows that are not protected
+    centre_unlabelled: bool = False  # whether the mean of unlabelled rows stands for one that the budget does not buy
 
     @cached_property
     def method(self) -> methods.Method:
@@ -453,13 +405,7 @@ class Plan:
 
 
 def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> Plan:
-    """The plan of a run. No private row is read.
-
-    `checked`: refuse options that do not fit every number of steps that the run may take; not while a budget is sought.
-
-    Raises ParameterError, UsageError: a parameter or combination that is not allowed. DataError: wrong shapes.
-    PrivacyError: delta of at least 1 / n_units, noise too small for one step, or a first model without a guarantee.
-    """
+    """The plan of a run; no private row is read. Not `checked` for all possible steps while a budget is sought."""
     refuse_combinations(settings, dataset)
     settings = settings.with_public(dataset.free_public is not None)
     counts_similar = dataset.unlabelled is not None and settings.method.spends
@@ -615,10 +561,7 @@ def _preprocessing(settings: Settings, dataset: Dataset) -> Preprocessing:
 
 
 def _first_model(settings: Settings, dataset: Dataset) -> FirstModel | None:
-    """The initial weights from the run `settings.first_run`, with its releases; None without such a run.
-
-    PrivacyError: that run had public rows that are not public here, or too many private units.
-    """
+    """The initial weights from the run `settings.first_run`, with its releases; None without such a run."""
     if settings.first_run is None:
         return None
     init = settings.first_run.folder
@@ -674,10 +617,7 @@ def _refuse_other_units(earlier: Manifest, settings: Settings, dataset: Dataset,
 
 
 def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel:
-    """The model with its classes in the order here; DataError: another class.
-
-    The names of a caller stand for classes by position if none is a name of the run, in any spelling; 2.0 is 2.
-    """
+    """The model with its classes in the order here. Names of a caller stand by position if the run has none of them."""
     known, names = list(first.manifest.class_names), list(dataset.class_names)
     if dataset.features is None and sorted(names) != sorted(known):
         mine, theirs = list(map(one_spelling, names)), list(map(one_spelling, known))

@@ -1,7 +1,5 @@
 """`linprobe train`: one private training run into a run folder."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
@@ -35,7 +33,7 @@ from linprobe.data.dataset import (
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
 from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
-from linprobe.methods import ChosenMethod, Facts, Method, choose, find_method
+from linprobe.methods import ChosenMethod, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import OWNER, RECORD, TRAIN, VOTE, RunOptions
 from linprobe.options.declaration import check_declared, config_keys
@@ -89,23 +87,15 @@ OUTCOME_KEYS = (
 
 @dataclass(frozen=True)
 class Ready:
-    """A checked request with its open files and a reserved run folder.
+    """A checked request with its open files and a reserved run folder."""
 
-    Attributes:
-        request: with its method, run folder and shots. features, other: feature file, and file of public rows.
-        unlabelled: file of public rows without labels.
-        signing_key: of --sign, in rank 0. choice: why the method was chosen, if the request named none.
-        dated: whether the manifest states the time of day. Beside private selections it does not, as it would tell
-            how long they took.
-    """
-
-    request: TrainRequest
+    request: TrainRequest  # with its method, run folder and shots
     features: FeatureReader
-    other: FeatureReader | None = None
-    unlabelled: FeatureReader | None = None
-    signing_key: Ed25519PrivateKey | None = None
-    choice: ChosenMethod | None = None
-    dated: bool = True
+    other: FeatureReader | None = None  # file of public rows
+    unlabelled: FeatureReader | None = None  # file of public rows without labels
+    signing_key: Ed25519PrivateKey | None = None  # of --sign, in rank 0
+    choice: ChosenMethod | None = None  # why the method was chosen, if the request named none
+    dated: bool = True  # whether the manifest states the time of day, which tells how long a private selection took
 
     @cached_property
     def method(self) -> Method:
@@ -196,12 +186,6 @@ def train_run(request: TrainRequest, progress: Progress | None = None, group: Gr
     """Train once, write a run folder, and return a summary. Each call spends privacy budget.
 
     All processes of `group` make the same call, and each trains on its shard of the private rows. Rank 0 writes.
-    Without `progress` nothing is shown.
-
-    Returns: run, method, epsilon, delta, epsilon_target, noise_multiplier, sampling_rate, steps, gdp_mu, unit, n_units,
-        n_private (as n_units), n_public, n_features, n_classes, test_accuracy, test_accuracy_std (of its noise, None
-        without), test_balanced_accuracy, test_macro_auroc, test_calibration_error, seconds, seed_kind; for rows with
-        several labels also test_label_accuracy, test_macro_average_precision.
     Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     progress = progress or Silent()
@@ -222,7 +206,8 @@ def with_method(request: TrainRequest) -> tuple[TrainRequest, ChosenMethod | Non
         has_public_rows = request.public is not None or bool(shots)
         if shots is None:
             has_public_rows = has_public_rows or request.features is None or "public" in file.sizes
-        choice = choose(Facts(has_public_rows, file.text_weights() is not None and not file.description.several_labels))
+        text = file.text_weights() is not None and not file.description.several_labels
+        choice = choose(public=has_public_rows, text=text)
     return replace(request, method=choice.method), choice
 
 
@@ -300,14 +285,10 @@ def checked_rows(
     rank: int = 0,
     planned: Entry | None = None,
 ) -> Account | None:
-    """Read and check all rows, find their budget book on the way, and print the warnings of a run that may start.
+    """Read and check all rows, find their budget book on the way, and print the `warnings` of a run that may start.
 
-    Args:
-        warnings: stated before any row is read.
-        make: make the key of budget books, if there is none. rank: of the process; rank 0 needs the book.
-        planned: what the book will be charged, so that a cap can refuse it at once; of a resumed run it has a part.
-    Returns: the book; None for a run that uses no private row, in other ranks, or, without `make`, where there is none.
-    Raises LinprobeError: as `check_rows`, or test rows that are training rows.
+    Without `make`, no key of budget books is made. A cap refuses what is `planned`; a resumed run is in the book.
+    Returns None for a run that uses no private row, and in ranks above 0.
     """
     finder = BookFinder(ready.request.book, make=make) if rank == 0 and plan.charged else None
     # every process has the digest, for `_refuse_other_views`
@@ -341,10 +322,8 @@ def account_of(
 ) -> Account | None:
     """The book of `runs` on `features`, with the keys of all that any of them protects or uses as public.
 
-    Args:
-        finder: has read the training rows; None for runs that use no private row, which have no book.
-    Raises PrivacyError: public rows, or public test rows, that are private in a book, or the reverse; public rows that
-    are private in a run that one of `runs` starts from. DataError: public test rows that are private there.
+    `finder` has read the training rows; it is None for runs that use no private row, which have no book. Refuses rows
+    that are public in one run and private in another.
     """
     public: dict[tuple[Path, str], GroupRows] = {}
     protected: dict[tuple[Path, str], GroupRows] = {}
@@ -376,10 +355,7 @@ def account_of(
 def _refuse_rows_of_first_runs(
     plans: Sequence[Plan], features: FeatureReader, public: Sequence[GroupRows], progress: Progress
 ) -> None:
-    """Refuse `public` rows and public test rows that are private in a run that one of `plans` starts from.
-
-    Raises DataError: test rows. PrivacyError: others.
-    """
+    """Refuse `public` rows and public test rows that are private in a run that one of `plans` starts from."""
     tested = "test" in features.sizes and not features.description.private_test
     firsts = [plan.settings.first_run for plan in plans if plan.settings.first_run is not None]
     for run in {str(first.folder): first.run for first in firsts}.values():
@@ -442,10 +418,7 @@ def train_on(
 
 
 def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, run: run_folder.RunFolder) -> None:
-    """Refuse a complete run that lacks its name but is another one; else charge what the book lacks of it.
-
-    Raises UsageError: another command made it. PrivacyError: other rows, or a cap. DataError, LinprobeError: no book.
-    """
+    """Refuse a complete run that lacks its name but is another one; else charge what the book lacks of it."""
     request, manifest = ready.request, run.manifest
     derived = manifest.published or (manifest.refined is not None and manifest.refined.run is not None)
     if derived or CONFIG not in run.names or read_text(run.folder / CONFIG) != config:

@@ -1,12 +1,7 @@
 """`linprobe tune`: train with settings chosen on private rows; the budget pays for the choice.
 
-Two mechanisms, which may be combined:
-
-    shrink    one run; noisy counts of correct predictions on private rows choose c in W_1 + c (W - W_1)
-    grid      a secret number of runs with settings drawn at random; the one with the best noisy count is kept
-
-The first is an ordinary run with one more release. The second is private selection. Only the chosen run is written: the
-other runs and their number are neither stored nor shown, files have the time of the end, and no progress is shown.
+`shrink` is one run with one more release; `grid` is private selection among a secret number of runs. Only the chosen
+run is written: the others and their number are neither stored nor shown, and files have the time of the end.
 """
 
 from __future__ import annotations
@@ -56,16 +51,11 @@ OF_THE_CHOICE = {"epsilon", "eps", "delta", "accountant"}
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is chosen on private rows.
+    """What is chosen on private rows."""
 
-    Attributes:
-        grid: options and the values of each; every combination is a setting. shrink: factors on the update.
-        repetitions: mean number of runs for the grid; None for the number of settings, at most 5.
-    """
-
-    grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    shrink: tuple[float, ...] = ()
-    repetitions: int | None = None
+    grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # options and the values of each; every combination is a setting
+    shrink: tuple[float, ...] = ()  # factors on the update
+    repetitions: int | None = None  # mean number of runs for the grid
 
     @classmethod
     def parse(cls, grid: Sequence[str], shrink: Sequence[float], repetitions: int | None, method: str | None) -> Tuning:
@@ -173,18 +163,11 @@ def check_start(dataset: Dataset, candidates: Sequence[Settings]) -> None:
 
 @dataclass(frozen=True)
 class Selection:
-    """A private selection, calibrated.
-
-    Attributes:
-        plans: of every candidate, at the budget of one run. epsilon: of one run, at delta / mean.
-        delta: of the whole choice. accountant: of one run. event: for the ledger.
-    """
-
-    plans: Sequence[Plan]
-    epsilon: float
-    delta: float
-    accountant: Accountant
-    event: SelectionEvent
+    plans: Sequence[Plan]  # of every candidate, at the budget of one run
+    epsilon: float  # of one run, at delta / mean
+    delta: float  # of the whole choice
+    accountant: Accountant  # of one run
+    event: SelectionEvent  # for the ledger
 
     def entry(self) -> Entry:
         return Entry(
@@ -258,9 +241,6 @@ def tune_run(request: TrainRequest, tuning: Tuning, progress: Progress) -> dict[
 
     Guarantee: (epsilon, delta)-DP of everything that is returned or left on disk, under zero-out of one private row, or
     of one person with `unit` owner.
-
-    Returns: as `train`, without the seconds, and `tuning`, the choice as in the manifest.
-    Raises LinprobeError: any failure, with its exit status; no run folder is left behind.
     """
     refuse_copies("tune")
     request, choice, candidates = candidates_of(request, tuning)

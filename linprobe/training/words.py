@@ -1,7 +1,5 @@
 """What every `--dry-run` states, and how it is put into words."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

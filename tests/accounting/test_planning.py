@@ -10,7 +10,7 @@ from linprobe.accounting.accountants import RENYI
 from linprobe.accounting.calibrate import GOOD_ENOUGH, GRADIENT, NAMES, PlanRow, plan_rates, recommend, releases_cost
 from linprobe.accounting.events import Releases
 from linprobe.errors import ParameterError, PrivacyError, Progress, Silent
-from linprobe.options.requests import DEFAULT_RATES, PlanRequest
+from linprobe.options.requests import DEFAULT_RATES, AccountRequest, PlanRequest
 
 
 def planned(progress: Progress = Silent(), **given: Any) -> list[PlanRow]:  # noqa: B008
@@ -125,8 +125,12 @@ def test_the_papers_advice_of_large_rates_is_followed(published: list[PlanRow]) 
 # every accountant side by side
 
 
+def cost_request(rate: float, sigma: float, steps: int, delta: float) -> AccountRequest:
+    return AccountRequest(sampling_rate=rate, noise_multiplier=sigma, n_steps=steps, delta=delta)
+
+
 def test_account_gives_the_exact_figure_for_full_sums_first() -> None:
-    costs = releases_cost(1, 1, 1, 1e-5)
+    costs = releases_cost(cost_request(1, 1, 1, 1e-5))
     assert [name for name in costs if name in NAMES] == ["gdp", "pld", "rdp", "autodp"]
     assert costs["autodp"] == pytest.approx(costs["gdp"], rel=1e-9)
     assert costs["gdp"] == pytest.approx(4.37718, abs=1e-4)
@@ -143,7 +147,7 @@ def test_account_gives_the_exact_figure_for_full_sums_first() -> None:
 def test_account_of_samples_gives_the_published_bound_and_a_lower_exact_one(
     rate: float, sigma: float, steps: int, delta: float, renyi: float
 ) -> None:
-    costs = releases_cost(rate, sigma, steps, delta)
+    costs = releases_cost(cost_request(rate, sigma, steps, delta))
     assert [name for name in costs if name in NAMES] == ["pld", "rdp"]
     assert costs["rdp"] == pytest.approx(renyi, rel=0.01)
     assert costs["pld"] <= costs["rdp"]
@@ -189,8 +193,8 @@ def test_a_delta_of_one_over_n_is_a_privacy_refusal() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ((0, 1, 1, 1e-5), "sampling rate is 0"),
-        ((math.nan, 1, 1, 1e-5), "sampling rate is nan"),
+        ((0, 1, 1, 1e-5), "sampling-rate is 0"),
+        ((math.nan, 1, 1, 1e-5), "sampling-rate is nan"),
         ((0.1, 0, 1, 1e-5), "sigma is 0"),
         ((0.1, math.inf, 1, 1e-5), "sigma is inf"),
         ((0.1, 1, 0, 1e-5), "steps is 0"),
@@ -201,4 +205,4 @@ def test_a_delta_of_one_over_n_is_a_privacy_refusal() -> None:
 )
 def test_releases_that_make_no_sense_are_refused(values: tuple[float, float, int, float], words: str) -> None:
     with pytest.raises(ParameterError, match=words):
-        releases_cost(*values)
+        cost_request(*values)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from linprobe.accounting.calibrate import releases_cost
+from linprobe.options.requests import AccountRequest
 from linprobe.training import plan
 from tests.conftest import mostly_nightly
 from tests.docs.scripts import load_script
@@ -105,7 +106,10 @@ def test_distances_are_of_the_rows_that_they_name() -> None:
 def test_epsilons_of_the_papers_are_recomputed(name: str) -> None:
     printed = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))[name]["rows"]
     for row, ours in zip(printed, found(name)["rows"], strict=True):
-        costs = releases_cost(row["q"], row["sigma"], row["steps"], row["delta"])
+        request = AccountRequest(
+            sampling_rate=row["q"], noise_multiplier=row["sigma"], n_steps=row["steps"], delta=row["delta"]
+        )
+        costs = releases_cost(request)
         assert (costs["rdp"], costs["pld"]) == pytest.approx((ours["rdp"], ours["pld"]), rel=1e-6)
         assert ours["pld"] < ours["rdp"]
         if name == "large-rates-table2":

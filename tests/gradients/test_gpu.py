@@ -42,7 +42,7 @@ from linprobe.methods._base import Iterates, Keeper, project_to_ball
 from linprobe.parallel.array_api import on_host
 from linprobe.training.execute import Runtime
 from linprobe.training.plan import Settings
-from tests.conftest import mostly_nightly
+from tests.conftest import executed, mostly_nightly
 from tests.mechanisms.test_gpu_noise import Watch, needs_fake_gpu
 
 CPU = torch.device("cpu")
@@ -116,17 +116,18 @@ def test_a_device_trains_what_the_host_trains(kind, options, precision, torch_cp
     given = {"epsilon": 2.0, "classes": range(C), "insecure_seed": 5, "n_steps": 12, **options}
     settings = {name: value for name, value in given.items() if value is not None}
     host, there = (
-        kind(**settings).fit_sources(PRIVATE, PUBLIC, runtime=Runtime(precision, device)) for device in ("cpu", "cuda")
+        executed(kind(**settings), PRIVATE, PUBLIC, Runtime(precision, device)) for device in ("cpu", "cuda")
     )
-    np.testing.assert_allclose(there.coef_, host.coef_, atol=2e-5 * np.abs(host.coef_).max())
+    np.testing.assert_allclose(there.weights, host.weights, atol=2e-5 * np.abs(host.weights).max())
     if "sampling_rate" not in options:
-        losses = (each.private_record_losses_.mu for each in (there, host))
+        losses = (each.losses.mu for each in (there, host))
         np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-9)
     elif options.get("per_record", True):
-        losses = (each.private_record_losses_.epsilon(1e-5) for each in (there, host))
+        losses = (replace(each.losses, releases=each.privacy.releases).epsilon(1e-5) for each in (there, host))
         np.testing.assert_allclose(*losses, rtol=1e-2)
-    assert there.privacy_["epsilon_if_seed_were_secret"] == host.privacy_["epsilon_if_seed_were_secret"]
-    for before, after in zip(host.history_, there.history_, strict=True):
+    stated = [each.privacy.stated()["epsilon_if_seed_were_secret"] for each in (there, host)]
+    assert stated[0] == stated[1]
+    for before, after in zip(host.history, there.history, strict=True):
         assert before == pytest.approx(after, rel=1e-4)
 
 
@@ -158,7 +159,7 @@ def test_a_device_with_the_kernel_trains_what_the_host_trains(kind, options, tor
 def test_what_a_device_cannot_do_is_refused(kind, options, reason, torch_cpu) -> None:
     probe = kind(epsilon=2.0, classes=range(C), **options)
     with pytest.raises(UsageError, match=reason):
-        probe.fit_sources(PRIVATE, PUBLIC, runtime=Runtime(device="cuda"))
+        executed(probe, PRIVATE, PUBLIC, Runtime(device="cuda"))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
@@ -256,7 +257,7 @@ def test_a_resumed_run_adds_to_its_losses_wherever_its_weights_are(put, torch_cp
 def test_rows_beyond_the_memory_are_refused_before_a_release(torch_cpu) -> None:
     ledger, probe = Ledger(), FullyPrivate(epsilon=2.0, classes=range(C), condition="mean")
     with pytest.raises(UsageError, match="do not fit into this machine's memory"):
-        probe.fit_sources(PRIVATE, runtime=Runtime(device="cuda", streamed=True), ledger=ledger)
+        executed(probe, PRIVATE, None, Runtime(device="cuda", streamed=True), ledger)
     assert not ledger.events
 
 
@@ -311,10 +312,10 @@ def test_a_step_does_not_wait_for_a_real_device(monkeypatch) -> None:
 
 @pytest.mark.parametrize(("kind", "rate", "public"), [(DPSGD, 0.1, None), (DopeSGD, 1.0, PUBLIC)])
 def test_methods_for_samples_of_people_are_refused_on_a_device(kind, rate, public, torch_cpu) -> None:
-    people = np.repeat(np.arange(N // 2), 2)
+    people = np.arange(0, N + 1, 2)
     probe = kind(epsilon=2.0, classes=range(C), n_steps=2, sampling_rate=rate)
     with pytest.raises(UsageError, match=r"here of people; allowed: device cpu, or a method without samples"):
-        probe.fit_sources(ArraySource(X, Y), public, owners=people[:N], runtime=Runtime(device="cuda"))
+        executed(probe, ArraySource(X, Y), public, Runtime(device="cuda"), bounds=people)
 
 
 SHAPES = [(10, 2048), (10, 2049), (1, 7), (3, 385), (24, 513), (12, 2049), (5, 33)]

@@ -18,6 +18,7 @@ from linprobe.mechanisms import noise
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource, PoissonSampler
 from linprobe.methods import METHODS, Problem, Run, Schedule
+from tests.conftest import executed
 from tests.small_blocks import SmallBlocks
 
 G = np.random.default_rng(5)
@@ -176,9 +177,9 @@ def test_empty_batches_get_noise_and_count(name) -> None:
 def test_every_step_of_a_tiny_rate_is_in_the_ledger() -> None:
     ledger = Ledger()
     probe = DPSGD(epsilon=1, classes=range(4), n_steps=30, sampling_rate=1e-4, accountant="rdp", condition="none")
-    probe.fit_sources(ArraySource(X[:200], Y[:200]), ledger=ledger)
+    trained = executed(probe, ArraySource(X[:200], Y[:200]), ledger=ledger)
     assert [event.step for event in ledger.events] == list(range(30))
-    assert probe.privacy_["steps"] == 30
+    assert trained.privacy.steps == 30
 
 
 def test_a_step_without_a_sampler_of_its_rate_is_refused() -> None:

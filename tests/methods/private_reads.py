@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from linprobe.data.rows import ArrayRows, Rows
-from linprobe.gradients.backend import Backend
 from linprobe.mechanisms.gaussian import ClippedSum, GaussianMechanism
-from linprobe.methods import Problem
+from linprobe.methods import Problem, Run
 
 EXEMPT = {
     Rows.translated.__code__,  # keeps the norms of the new rows in a view, which has the same guard
-    Backend.released.__code__,  # moves a sum to the device of the mechanism
+    Run.released.__code__,  # moves a sum to the device of the mechanism
 }
 OF_ROWS = frozenset(("x", "y", "norms", "weights", "memory", "lazy_blocks", "_whole", "_mask"))
 OF_SUMS = frozenset(("value", "contributions"))

@@ -2,20 +2,15 @@
 
 import pytest
 
-from linprobe.methods import CHOICES, METHODS, Facts, choose
+from linprobe.methods import CHOICES, METHODS, choose
 
 
 @pytest.mark.parametrize(
-    ("facts", "method"),
-    [
-        (Facts(public=True, text=True), "adamix"),
-        (Facts(public=True, text=False), "adamix"),
-        (Facts(public=False, text=True), "noisy-gd"),
-        (Facts(public=False, text=False), "noisy-gd"),
-    ],
+    ("public", "text", "method"),
+    [(True, True, "adamix"), (True, False, "adamix"), (False, True, "noisy-gd"), (False, False, "noisy-gd")],
 )
-def test_public_facts_choose_the_method(facts: Facts, method: str) -> None:
-    assert choose(facts).method == method
+def test_public_facts_choose_the_method(public: bool, text: bool, method: str) -> None:
+    assert choose(public=public, text=text).method == method
 
 
 def test_every_choice_is_private_and_needs_nothing_that_may_be_missing() -> None:

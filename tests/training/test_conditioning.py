@@ -18,9 +18,9 @@ from linprobe.data.blocks import ArraySource, Preprocessing, normalise_rows
 from linprobe.data.dataset import Dataset
 from linprobe.data.rows import ArrayRows
 from linprobe.errors import ParameterError, UsageError
-from linprobe.gradients.backend import HOST
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
+from linprobe.methods import Run, Schedule
 from linprobe.methods.private_mean import (
     ENOUGH_OWN,
     LEAST_OWN,
@@ -32,7 +32,6 @@ from linprobe.methods.private_mean import (
     shrunk_mean,
 )
 from linprobe.options import CENTRED_STEPS, DEFAULT_DELTA, DEFAULT_STEPS, MOMENTUM_STEPS
-from linprobe.parallel.process_group import ALONE
 from linprobe.training import execute as execute_module
 from linprobe.training import plan as plan_module
 from linprobe.training.plan import (
@@ -313,7 +312,8 @@ def test_without_noise_the_mean_is_that_of_unit_rows() -> None:
 def test_the_margin_of_a_sum_does_not_shorten_the_released_mean() -> None:
     x, _ = rows_with_a_mean(50)
     unit, mechanism = normalise_rows(x), GaussianMechanism(NoiseSource(1), lambda _: None)
-    found = released_mean(ArrayRows(unit, np.zeros(50, np.int64)), mechanism, 1e-9, ALONE, HOST)
+    run = Run(Schedule(1, 1.0, 1.0, others={MEAN: 1e-9}), mechanism, lambda: None)
+    found = released_mean(ArrayRows(unit, np.zeros(50, np.int64)), run)
     np.testing.assert_allclose(found, unit.mean(axis=0, dtype=np.float64), rtol=1e-6)
 
 

@@ -39,11 +39,7 @@ _held: set[int] = set()  # descriptors locked by `held`
 
 
 def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = LinprobeError, *, wait: bool = False) -> bool:
-    """Lock an open file or folder until it is closed; False on a system or file system without locks.
-
-    Network file systems lock a file only if it is open for writing, and no folder. Raises `error`, with the message
-    `busy`, if another process holds the lock; with `wait` it waits instead.
-    """
+    """Lock an open file or folder until it is closed, or raise `error` if it is; False on a system without locks."""
     if fcntl is None:
         return False
     try:
@@ -59,12 +55,10 @@ def lock(opened: int | IO[str], busy: str, error: type[LinprobeError] = Linprobe
 def held(
     path: Path, busy: str = "", *, create: bool = False, error: type[LinprobeError] = LinprobeError, wait: bool = False
 ) -> Iterator[int | None]:
-    """Lock an existing folder, or with `create` a lock file, inside the block; raises as `lock`.
+    """Lock an existing folder, or a lock file, inside the block, as `lock` does; yields the descriptor or None.
 
-    Forked children do not keep it. The previous holder may have removed or renamed `path` before the lock was obtained;
-    the caller checks. A lock file to create must be no link, which could lead to any file.
-
-    Yields: The open descriptor; None on a system or file system without locks.
+    Forked children do not keep it. The previous holder may have removed `path` meanwhile; the caller checks. A file to
+    create must be no link.
     """
     if fcntl is None:
         yield None
@@ -89,11 +83,9 @@ def held(
 def alone(path: Path) -> Iterator[None]:
     """Hold an existing file or folder inside the block, which begins when no other process holds it.
 
-    On a file system without locks a file `.NAME.held` is the lock: to make a file that must not exist is atomic on
-    network file systems too. A process that is killed inside the block leaves that file behind. Another machine may be
-    at work, so no process removes the file of another one.
-
-    Raises PrivacyError: another process has held it for `PATIENCE` seconds.
+    On a file system without locks a file `.NAME.held` is the lock: to make a file that must not exist is atomic. A
+    process that is killed inside the block leaves it behind, and no process removes that of another, which may be at
+    work on another machine. PrivacyError: another process has held it for `PATIENCE` seconds.
     """
     with held(path, wait=True) as locked:
         if locked is not None:
@@ -148,15 +140,7 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 def check_place(out: Path, what: str, flag: str = "--out") -> None:
-    """Check that an output has a name and a folder that can be made.
-
-    Args:
-        what: the kind of output, and flag: the one that names it, for messages.
-    Raises UsageError: the unfinished output, `.NAME.0123abcd.partial`, or a folder of the path would have too long a
-    name, or the output is a link that leads nowhere. LinprobeError: a file is where a folder of the path would be, or
-    folders of the path would have to be made in the root folder: the path is then most likely mistyped, or a disk is
-    not mounted.
-    """
+    """Refuse an output with too long a name, a link to nowhere, a file as its folder, or a new folder in the root."""
     length = len(os.fsencode(out.name))
     if length > LONGEST_NAME:
         raise UsageError(
@@ -183,11 +167,7 @@ def check_place(out: Path, what: str, flag: str = "--out") -> None:
 
 @contextmanager
 def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False) -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path` for writing; rename it to `path` when the block ends.
-
-    On any exception, including Ctrl-C, the temporary file is removed and `path` is unchanged.
-    With `private=True` the file has mode 0600 before its first byte is written.
-    """
+    """Open a temporary file beside `path`; rename it to `path` at the end, or remove it on any exception."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     descriptor = os.open(temporary, flags, PRIVATE_MODE if private else PUBLIC_MODE)
@@ -211,7 +191,6 @@ def remove_torn(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
-    """Write a file by `replace_when_complete`; text in UTF-8."""
     with replace_when_complete(path, private=private) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
@@ -243,7 +222,6 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes, opened once. Raises OSError."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
@@ -252,7 +230,6 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file of at most `MOST_TEXT` bytes. Raises OSError or UnicodeDecodeError."""
     return read_bytes(path, MOST_TEXT).decode()
 
 
@@ -265,7 +242,6 @@ def no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def given_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file that an option names, which may be a link. Raises OSError or UnicodeDecodeError."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as stream:
@@ -298,7 +274,6 @@ def json_text(value: object) -> str:
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
-    """Write one JSON object atomically; `private` as in `replace_when_complete`."""
     write_whole(path, json_text(value), private=private)
 
 
@@ -315,7 +290,6 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, object]], *, private: bool
 
 
 def given_path(argument: str) -> Path:
-    """A path given as a word. Raises UsageError: an empty one, which would be the current folder."""
     if not argument:
         raise UsageError("a path is ''; allowed: a file or a folder; give its name, or . for the current folder")
     return Path(argument)

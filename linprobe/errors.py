@@ -60,8 +60,6 @@ class PrivacyWarning(UserWarning):
 
 
 class Progress(Protocol):
-    """Receives notes and step counts while a command runs."""
-
     def note(self, text: str) -> None:
         """Show one line of text."""
 
@@ -79,20 +77,14 @@ class PrivacyNote(str):
 
 
 class Silent:
-    """Progress that shows nothing."""
+    def note(self, text: str) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Do nothing."""
+    def start(self, total: int, what: str = "training") -> None: ...
 
-    def start(self, total: int, what: str = "training") -> None:
-        """Do nothing."""
-
-    def step(self, count: int = 1) -> None:
-        """Do nothing."""
+    def step(self, count: int = 1) -> None: ...
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the message of another library's error, or the type of the error if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -123,7 +115,6 @@ EXTRA_OF = {("device", "cuda"): "torch", ("to", "onnx"): "onnx"}
 
 
 def missing(extra: str) -> list[str]:
-    """The modules of an extra that are not installed. It imports none of them."""
     return [module for module in EXTRAS[extra][1] if find_spec(module) is None]
 
 
@@ -170,7 +161,6 @@ ADVICE = {
 
 
 def advice(error: OSError, flag: str = "--out") -> str:
-    """The next step after a failed write, by its cause; `flag` names the file."""
     return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
 
 
@@ -181,7 +171,6 @@ def unwritten(what: str | Path, error: OSError, flag: str = "--out", fault: str 
 
 @contextmanager
 def writing(what: str | Path, flag: str = "--out", fault: str = "cannot be written") -> Iterator[None]:
-    """Turn an OSError into `unwritten`."""
     try:
         yield
     except OSError as error:
@@ -208,13 +197,9 @@ READ_FAULTS = {
 
 
 def read_fault(what: str, error: BaseException) -> LinprobeError | None:
-    """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault.
-
-    HDF5 states the cause of a failed read in the text of its message alone. zipfile raises "not a zip file" while it
-    handles the failed read.
-    """
-    stated = re.search(r"\berrno = ([0-9]+)", str(error))
-    cause = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)
+    """The error to raise if `what` could not be read for a reason outside the file; None if the file is at fault."""
+    stated = re.search(r"\berrno = ([0-9]+)", str(error))  # HDF5 states the cause in its message alone
+    cause = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)  # zipfile, in the context
     cause = cause or (int(stated[1]) if stated else 0)
     if cause not in READ_FAULTS:
         return None
@@ -223,11 +208,7 @@ def read_fault(what: str, error: BaseException) -> LinprobeError | None:
 
 @contextmanager
 def reading(what: str, step: str) -> Iterator[None]:
-    """Turn whatever another library raises while it reads `what` into a DataError; `step` is what to do next.
-
-    Libraries raise almost any type for a damaged file. Errors of linprobe and a lack of memory pass through. If the
-    disk or the system failed, and not the file, it is a LinprobeError that names the cause.
-    """
+    """Turn whatever another library raises while it reads `what` into a DataError, or a fault; `step` is what to do."""
     try:
         yield
     except (LinprobeError, MemoryError):

@@ -1,8 +1,7 @@
 """Array files and tables that a stranger may have made: no pickles, and no more memory than their bytes can stand for.
 
-pyarrow allocates what the header of a Parquet page says of its length. No option of pyarrow limits it, so these lengths
-are read here first, and nothing else: https://github.com/apache/parquet-format (PageHeader, in Thrift's compact
-protocol).
+pyarrow allocates what the header of a Parquet page says of its length, and no option limits it, so these lengths are
+read here first: https://github.com/apache/parquet-format (PageHeader, in Thrift's compact protocol).
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ def too_large(declared: int, stored: int) -> bool:
 
 
 def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.integer] | None = None) -> None:
-    """DataError for NaN, infinity, a number beyond float32, or a row that float32 makes zero, in `x` (b, n_features).
-
-    `rows` are the numbers of the rows, for messages, (b,).
-    """
+    """DataError for NaN, infinity, a number beyond float32, or a row of `x` (b, n_features) that float32 makes zero."""
     rows = range(len(x)) if rows is None else rows
     bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if bad.size:
@@ -70,16 +66,12 @@ def check_float32(x: NDArray[Any], where: str, rows: Sequence[int] | NDArray[np.
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays in an .npz file. Raises DataError for a damaged file."""
     with reading(f"array file {path}", "write it again"), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[bytes] | None = None) -> Arrays:
-    """The arrays of an .npz file by name; only those `wanted`, if given. `opened` is the file, if it is open already.
-
-    Raises DataError: a damaged file, a pickle, or an array larger than its bytes in the file can stand for.
-    """
+    """The arrays of an .npz file, only those `wanted` if given. DataError: damaged, a pickle, or beyond its bytes."""
     arrays: Arrays = {}
     with (
         reading(f"array file {path}", "write it again"),
@@ -189,10 +181,7 @@ def tensor_fits(tensor: Any, path: Path) -> bool:
 
 
 def parquet_table(source: Path) -> Any:
-    """The table in a Parquet file. Text stays in dictionaries: a text that stands in all rows is held once.
-
-    Raises DataError: the file declares more values than its bytes can stand for. UsageError: pyarrow is not installed.
-    """
+    """The table in a Parquet file, text in dictionaries. DataError: it declares more than its bytes can stand for."""
     require("arrow", "a Parquet file")
     from pyarrow import parquet, types
 
@@ -219,8 +208,7 @@ def _refuse_large(declared: int, source: Path) -> None:
     stored = source.stat().st_size
     if too_large(declared, stored):
         raise DataError(
-            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} times as many; "
-            "write it again"
+            f"{source} declares {declared} bytes and has {stored}; allowed: {MOST_COMPRESSED} times; write it again"
         )
 
 
@@ -263,7 +251,6 @@ def _thrift_struct(content: mmap.mmap, place: int) -> tuple[dict[int, int], int]
 
 
 def _thrift_number(content: mmap.mmap, place: int) -> tuple[int, int]:
-    """A signed number in zigzag form, and where it ends."""
     value, place = _varint(content, place)
     return (value >> 1) ^ -(value & 1), place
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ ARRAY_KEYS = tuple(f"{kind}_{group}" for group in GROUPS for kind in (*KINDS, OW
 HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
-ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}"
+NAMED_ARRAYS = (".npz", ".pt", *HDF5)
+ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}; with --x: {', '.join(NAMED_ARRAYS)}"
 OF_IMAGES = "of images, `linprobe extract FOLDER` makes a feature file"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
@@ -66,40 +68,24 @@ _COLUMNS, _SILENT = Columns(), Silent()
 def read_arrays(
     sources: Sequence[Path], columns: Columns = _COLUMNS, progress: Progress = _SILENT, group: str | None = None
 ) -> array_files.Arrays:
-    """Read arrays by key: X_train, y_train, X_test, y_test, and optionally X_public, y_public, id_*, owner_*,
-    class_names. A file with X alone, and perhaps id, holds rows without labels: X_rows, id_rows. Tables add `FEATURES`.
-
-    A `.npz`, or a `.pt` with a dictionary, contains the keys. For a `.npy`, or a `.pt` with a tensor, the key is the
-    stem of the file name (`X_train.npy`). A folder means all array files in it. X and y, or features and labels, are
-    the training rows, or the rows of the group that their file is named after; so is a `.pt` with a pair (X, y).
-    features_train and targets_train, as CLIP_benchmark writes them, are X_train and y_train.
-
-    Args:
-        columns: the columns of tables that are no features. `owner` is also the first part of an array's key.
-        progress: gets the lines of a CSV, and a note about each file with arrays that are not read.
-        group: the group in the keys of a table, as in `read_table`; None for the group that it is named after.
-    Raises UsageError: another kind or name of file, or no such column. DataError: a file that cannot be read.
-    """
+    """The arrays of files and folders by key: X_train, y_train, ..., class_names, and `FEATURES` of tables."""
     arrays: array_files.Arrays = {}
     files = _files(sources, progress)
     pair = _pair([file.stem for file in files if file.suffix in (".npy", ".pt")], "train", columns.owner or OWNER)
+    endings = (*SUFFIXES, *HDF5) if columns.x is None else NAMED_ARRAYS
     for source in files:
+        if source.suffix not in endings:
+            raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
         kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
         with reading(f"{kind} {source}", f"write it again{coded}"):
-            named = columns.x is not None
-            found = _read_named(source, columns) if named else _read_one(source, columns, progress, group, pair)
+            found = _read_one(source, columns, progress, group, pair)
         if FEATURES in found:
             check_features(source, found[FEATURES].tolist(), arrays.get(FEATURES, found[FEATURES]).tolist())
         for key in sorted(arrays.keys() & found.keys()):
             if key not in OF_FILE or arrays[key].tolist() != found[key].tolist():
                 raise DataError(f"{source} holds {key}, and so does a file before it; allowed: one; leave out a file")
         arrays |= found
-    for key, values in arrays.items():
-        if key != FEATURES:
-            _check_array(key, values)
-        if values.dtype.kind == "S":
-            arrays[key] = plain_labels(key, values)
-    return arrays
+    return {key: values if key == FEATURES else _checked(key, values) for key, values in arrays.items()}
 
 
 def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
@@ -116,8 +102,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
             listed = ", ".join(path.name for path in unread)
             progress.note(f"{source} holds {listed}, which are not read; rename them to _test or _public to use them")
         if len(unread) == len(found):
-            allowed = ", ".join(SUFFIXES)
-            raise DataError(f"folder {source} holds no arrays; allowed: files ending in {allowed}; {OF_IMAGES}")
+            raise DataError(f"folder {source} holds no arrays; allowed: {', '.join(SUFFIXES)}; {OF_IMAGES}")
         files += [path for path in found if path not in unread]
     for file in files:
         if not file.is_file():
@@ -126,7 +111,7 @@ def _files(sources: Sequence[Path], progress: Progress) -> list[Path]:
     return files
 
 
-def _check_array(key: str, values: NDArray[Any]) -> None:
+def _checked(key: str, values: NDArray[Any]) -> NDArray[Any]:
     if key.startswith("X_"):
         fits, allowed = values.ndim >= 2 and values.dtype.kind in "fiub", "real numbers (rows, ...)"
     else:
@@ -136,6 +121,7 @@ def _check_array(key: str, values: NDArray[Any]) -> None:
         allowed += "; or a 0 or 1 for each row and label" if labels else ""
     if not fits:
         raise DataError(f"{key} has shape {values.shape} and type {values.dtype}; allowed: {allowed}")
+    return plain_labels(key, values) if values.dtype.kind == "S" else values
 
 
 def _read_one(
@@ -143,26 +129,29 @@ def _read_one(
 ) -> array_files.Arrays:
     """The arrays of one file; `pair` are the keys of files with one array that belong together, by their stems."""
     owner = columns.owner or OWNER
+    choose = partial(_selected, source, owner, progress) if columns.x is None else partial(_named, source, columns)
     if source.suffix == ".npz":
-        chosen = _selected(source, array_files.array_names(source), owner, progress)
+        chosen = choose(array_files.array_names(source))
         found = array_files.read_archive(source, list(chosen.values()))
-        return {name: found[key] for name, key in chosen.items()}
+        return {key: found[name] for key, name in chosen.items()}
     if source.suffix in TABLES:
         return read_table(source, columns, progress, group or _group_of(source))
     if source.suffix in HDF5:
-        return _read_hdf5(source, owner, progress)
-    if source.suffix not in SUFFIXES:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
-    loaded = array_files.load_torch(source) if source.suffix == ".pt" else array_files.open_array(source)
+        return _read_hdf5(source, columns, choose)
+    if source.suffix == ".npy":
+        return {_key_of_file(source, owner, pair, progress): array_files.open_array(source)}
+    loaded = array_files.load_torch(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}
-        chosen = _selected(source, by_name, owner, progress)
-        return {name: _to_numpy(by_name[key], source) for name, key in chosen.items()}
-    if isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
-        keys = _pair(PAIRS[0], _group_or_train(source), owner).values()
-        return {key: _to_numpy(part, source) for key, part in zip(keys, loaded, strict=True)}
-    array = _to_numpy(loaded, source) if source.suffix == ".pt" else loaded
-    return {_key_of_file(source, owner, pair, progress): array}
+        held = {key: by_name[name] for key, name in choose(by_name).items()}
+    elif columns.x is not None:
+        held = choose([])  # which refuses it
+    elif isinstance(loaded, list | tuple) and len(loaded) == len(PAIRS[0]) and getattr(loaded[0], "ndim", 0) > 1:
+        held = dict(zip(_pair(PAIRS[0], _group_or_train(source), owner).values(), loaded, strict=True))
+    else:
+        array = _to_numpy(loaded, source)
+        return {_key_of_file(source, owner, pair, progress): array}
+    return {key: _to_numpy(value, source) for key, value in held.items()}
 
 
 def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Progress) -> str:
@@ -177,10 +166,11 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
     return key
 
 
-def _read_hdf5(source: Path, owner: str, progress: Progress) -> array_files.Arrays:
+def _read_hdf5(source: Path, columns: Columns, choose: Callable[[list[str]], dict[str, str]]) -> array_files.Arrays:
     with open_hdf5(source, str(source)) as file:
-        held = [name for name in file if data_set(file, source, name) is not None]
-        chosen = _selected(source, held, owner, progress)
+        named = (name for name in (columns.x, columns.y, columns.id, columns.owner) if name and columns.x is not None)
+        held = [name for name in dict.fromkeys((*file, *named)) if data_set(file, source, name) is not None]
+        chosen = choose(held)
         if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
             raise UsageError(
@@ -202,32 +192,17 @@ def _group_or_train(source: Path) -> str:
     return source.stem if source.stem in GROUPS else "train"
 
 
-def _read_named(source: Path, columns: Columns) -> array_files.Arrays:
+def _named(source: Path, columns: Columns, found: Collection[str]) -> dict[str, str]:
+    """The arrays that --x and other options name, by their key. UsageError: not among those `found` in the file."""
     group = UNLABELLED if columns.y is None else "train"
     named = {"X": columns.x, "y": columns.y, "id": columns.id, OWNER: columns.owner}
-    wanted = {f"{kind}_{group}": name for kind, name in named.items() if name is not None}
-    if source.suffix == ".npz":
-        _refuse_missing(source, wanted, array_files.array_names(source))
-        arrays = array_files.read_archive(source, list(wanted.values()))
-        return {key: arrays[name] for key, name in wanted.items()}
-    if source.suffix == ".pt":
-        held = array_files.load_torch(source)
-        _refuse_missing(source, wanted, list(held) if isinstance(held, dict) else [])
-        return {key: _to_numpy(held[name], source) for key, name in wanted.items()}
-    if source.suffix not in HDF5:
-        raise UsageError(f"{source} ends in {source.suffix!r}; allowed with --x: .npz, .pt, {', '.join(HDF5)}")
-    with open_hdf5(source, str(source)) as file:
-        names = {*file, *wanted.values()}
-        _refuse_missing(source, wanted, [name for name in names if data_set(file, source, name) is not None])
-        return {key: _from_hdf5(file, source, name) for key, name in wanted.items()}
-
-
-def _refuse_missing(source: Path, wanted: Mapping[str, str], found: Sequence[Any]) -> None:
-    for key, name in wanted.items():
+    wanted = {kind: name for kind, name in named.items() if name is not None}
+    for kind, name in wanted.items():
         if name not in found:
-            listed = ", ".join(map(repr, sorted(map(str, found))[:6])) or "no named array"
-            flag = f"--{key.partition('_')[0].lower()}" + ("" if key[0] in "Xy" else "-column")
+            listed = ", ".join(map(repr, sorted(found)[:6])) or "no named array"
+            flag = f"--{kind.lower()}" + ("" if kind in KINDS[:2] else "-column")
             raise UsageError(f"{source} has no array {name!r}; allowed: {listed}; name one with {flag}")
+    return {f"{kind}_{group}": name for kind, name in wanted.items()}
 
 
 def _from_hdf5(file: h5py.File, source: Path, name: str) -> NDArray[Any]:
@@ -247,8 +222,7 @@ def _known_key(key: str, owner: str) -> str | None:
     return key if key == "class_names" or (group in GROUPS and kind in KINDS) else None
 
 
-def _selected(source: Path, keys: Iterable[str], owner: str, progress: Progress) -> dict[str, str]:
-    """The arrays to read from a file, by their known key; notes the others."""
+def _selected(source: Path, owner: str, progress: Progress, keys: Iterable[str]) -> dict[str, str]:
     known = {key: _known_key(key, owner) for key in keys}
     if "X" in known and known.keys() <= ALONE.keys():
         known = {key: ALONE[key] for key in known}
@@ -291,18 +265,7 @@ def _group_of(source: Path) -> str:
 def import_arrays(
     request: ImportRequest, classes: Sequence[str] | None = None, progress: Progress = _SILENT
 ) -> Description:
-    """Write the feature file of a request from its arrays; returns its description.
-
-    Undeclared class names come from the test labels if these are public, never from training labels; several labels a
-    row are named after their columns. Where rows have owners, the labelled rows of a group are written in the order of
-    their owners' names. Image arrays (more than two dimensions) are flattened.
-
-    Args:
-        classes: the declared class names, which `request.classes` lists; None if none are declared.
-        progress: as in `read_arrays`.
-    Raises UsageError: an unknown kind or name of file. DataError: missing, damaged or inconsistent arrays, or rows that
-    are no finite float32.
-    """
+    """Write the feature file of a request, and return its description. No class name comes from training labels."""
     sources, private_test, shared = request.sources, request.private_test, request.owners_on_both_sides
     columns = Columns(
         request.label_column, request.id_column, request.owner_column, request.split_column, x=request.x, y=request.y
@@ -345,10 +308,6 @@ def import_arrays(
 
 
 def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> tuple[str, str]:
-    """What a description states as backbone and preprocessing: the shape of images, without axes of length 1.
-
-    Raises DataError: groups of images with other axes, so that a feature of one would be another feature of the other.
-    """
     shapes = {
         key: "x".join(str(length) for length in array.shape[1:] if length != 1) or "1"
         for key, array in arrays.items()
@@ -356,9 +315,7 @@ def _pixels_or_features(arrays: array_files.Arrays, group: str, where: str) -> t
     }
     if len({*shapes.values()}) > 1:
         listed = ", ".join(f"{key} {arrays[key].shape}" for key in shapes)
-        raise DataError(
-            f"{where}: images have the shapes {listed}; allowed: one, with axes in one order; transpose them"
-        )
+        raise DataError(f"{where}: images have the shapes {listed}; allowed: one order of axes; transpose them")
     shape = shapes.get(f"X_{group}")
     return ("", "as imported") if shape is None else ("pixels", f"{FLATTENED}{shape}")
 
@@ -390,7 +347,6 @@ def _note_one_large_column(arrays: array_files.Arrays, description: Description,
 
 
 def _note_one_hot(arrays: array_files.Arrays, description: Description, progress: Progress) -> None:
-    """Note labels of public test rows that may mean one class a row. No private labels may decide."""
     public = None if description.private_test else arrays.get("y_test")
     if public is not None and public.ndim > 1 and len(public) and (public.sum(axis=1) == 1).all():
         progress.note(
@@ -469,7 +425,6 @@ def _check_alone(arrays: array_files.Arrays, where: str, progress: Progress, *, 
 def _settled(
     arrays: array_files.Arrays, classes: Sequence[str] | None, where: str, *, private_test: bool
 ) -> tuple[array_files.Arrays, tuple[str, ...], str]:
-    """The arrays with settled labels, the class names, and where these come from. Raises as `import_arrays`."""
     classes = declared_names(arrays, classes, where)
     if private_test and "X_test" not in arrays:
         raise UsageError("--private-test was given, and there are no test rows; leave it out")

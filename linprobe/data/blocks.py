@@ -1,9 +1,7 @@
 """Blocks of rows: raw ones from a source, the map to training space, and stored blocks, which back ends clip and sum.
 
-The map acts on single rows and uses public constants only, so it costs no privacy.
-
-A unit is what is protected: a row, or all rows of one person. Where people are protected, a block holds whole people,
-and numbers and places of units are of people.
+The map acts on single rows and uses public constants only, so it costs no privacy. A unit is what is protected: a row,
+or all rows of one person. Where people are protected, a block holds whole people; numbers and places are of people.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ def whole_blocks(blocks: RawBlocks, sizes: Iterable[int] | None = None) -> RawBl
 
 
 def concatenated(blocks: Iterable[tuple[Floats, Indices]]) -> tuple[Floats, Indices]:
-    """The rows of at least one block, as one; a single block is not copied."""
     every = list(blocks)
     if len(every) == 1:
         return every[0]
@@ -143,9 +140,7 @@ def narrowed(x: Singles, precision: Precision) -> NDArray[Any]:
         rounded >>= 16
         bits, infinity, largest = rounded.astype(np.uint16), 0x7F80, 3.38e38
     if (bits & 0x7FFF).max(initial=0) >= infinity:
-        raise UsageError(
-            f"a row holds {np.abs(x).max():.3g}; allowed in {precision}: {largest:g}; use precision float32"
-        )
+        raise UsageError(f"a row holds {np.abs(x).max():.3g}; allowed in {precision}: {largest:g}; use float32")
     return half if precision == "float16" else bits
 
 
@@ -184,29 +179,19 @@ class Translation:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows as they are stored, to be widened and translated when they are used.
+    """Rows as they are stored, to be widened and translated when they are used."""
 
-    Attributes:
-        x: shape (n, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
-        places: the rows meant, shape (m,), int64; None for all.
-        translation: of each row; None for rows as they are.
-    """
-
-    x: NDArray[Any]
-    places: Indices | None = None
-    translation: Translation | None = None
+    x: NDArray[Any]  # (n, n_features): float32, float16, the bits of bfloat16 in uint16, or float64
+    places: Indices | None = None  # the rows meant, (m,), int64; None for all
+    translation: Translation | None = None  # of each row
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of the rows meant, and their width after translation."""
         n = len(self.x) if self.places is None else len(self.places)
         return n, self.x.shape[1] + (self.translation is not None)
 
     def for_kernel(self) -> KernelRows:
-        """The kernel's argument. It holds addresses, so `self` must outlive it.
-
-        Raises ValueError: rows that are not contiguous or have no storage type, or places outside the rows.
-        """
+        """The kernel's argument, of addresses: `self` must outlive it. ValueError: not contiguous, or places beyond."""
         places, translation = self.places, self.translation
         if self.x.dtype not in STORED or not self.x.flags.c_contiguous:
             raise ValueError(f"rows of type {self.x.dtype} and strides {self.x.strides}; the kernel reads neither")
@@ -235,61 +220,37 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The rows in a block of people who have few, and all pairs of two rows of the same person.
+    """The rows in a block of people who have few, and all pairs of two rows of the same person."""
 
-    Attributes:
-        rows: places of these rows in the block, shape (n,), or all. owner: index of the person of each of them.
-        units: indices of these people. counts: number of these rows of every person, shape (n_units,).
-        first, second: the rows of each pair, as indices into `rows`, shape (n_pairs,).
-        pair_owner: index of the person of each pair. pair_counts: number of pairs of every person, shape (n_units,).
-        formed: indices of the people with more rows, which are in no pair.
-        inner: inner product of the two rows of each pair, float64; None if not computed.
-    """
-
-    rows: Array
-    owner: Array
-    units: Array
-    counts: Array
-    first: Array
+    rows: Array  # places of these rows in the block, (n,), or all
+    owner: Array  # index of the person of each of them
+    units: Array  # indices of these people
+    counts: Array  # number of these rows of every person, (n_units,)
+    first: Array  # of each pair, (n_pairs,), as an index into `rows`
     second: Array
-    pair_owner: Array
-    pair_counts: Array
-    formed: NDArray[np.intp]
-    inner: Array = None
+    pair_owner: Array  # index of the person of each pair
+    pair_counts: Array  # number of pairs of every person, (n_units,)
+    formed: NDArray[np.intp]  # indices of the people with more rows, which are in no pair
+    inner: Array = None  # inner product of the two rows of each pair, float64
 
     @property
     def places(self) -> Indices | None:
-        """`rows`, or None for all rows."""
         return None if isinstance(self.rows, slice) else self.rows
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows, or the rows of some people in order.
+    """Consecutive rows, or the rows of some people in order."""
 
-    A unit is what is protected: a row, or where the block has `bounds`, all rows of one person.
-
-    Attributes:
-        start: index of the first unit among the units of this process.
-        stored: the rows (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64.
-        y: class indices int64, shape (b,), targets float32, shape (b, n_targets), or labels 0 and 1 uint8, same shape.
-        norms: L2 norms of the rows, shape (b,), float64.
-        sampled: mask of the units in the sample, shape (n_units,); None if all are.
-        bounds: rows of unit u are bounds[u] to bounds[u + 1], shape (n_units + 1,); None if each row is a unit.
-        pairs: of its rows, if kept from an earlier pass.
-        translation: of the rows in `stored`, when they are used; None for rows as they are, and for people.
-        weights: public factors on the losses of the rows, shape (b,), float64; None for ones.
-    """
-
-    start: int
-    stored: NDArray[Any]
-    y: NDArray[Any]
-    norms: Reals
-    sampled: Mask | None = None
-    bounds: Indices | None = None
-    pairs: Pairs | None = None
-    translation: Translation | None = None
-    weights: Reals | None = None
+    start: int  # index of the first unit among the units of this process
+    stored: NDArray[Any]  # (b, n_features): float32, float16, the bits of bfloat16 in uint16, or float64
+    y: NDArray[Any]  # classes int64 (b,), targets float32 (b, n_targets), or labels 0 and 1 uint8 (b, n_labels)
+    norms: Reals  # L2 norms of the rows, (b,)
+    sampled: Mask | None = None  # units in the sample, (n_units,); None if all are
+    bounds: Indices | None = None  # rows of unit u are bounds[u] to bounds[u + 1]; None if each row is a unit
+    pairs: Pairs | None = None  # of its rows, if kept from an earlier pass
+    translation: Translation | None = None  # of the rows in `stored`, when they are used; None for people
+    weights: Reals | None = None  # public factors on the losses of the rows, (b,); None for ones
 
     @property
     def n_units(self) -> int:
@@ -297,7 +258,6 @@ class Block:
 
     @property
     def rows(self) -> StoredRows:
-        """The rows as they are stored, with their translation."""
         return StoredRows(self.stored, translation=self.translation)
 
     @cached_property
@@ -332,7 +292,6 @@ LazyBlock = Callable[[], Block]  # loads its block when called
 
 
 def pairs_of(bounds: Bounds) -> Pairs:
-    """The pairs of rows of the same person, for people with at most `PAIRED_ROWS` rows."""
     sizes = np.diff(bounds)
     few = np.where(sizes <= PAIRED_ROWS, sizes, 0)
     owner = np.repeat(np.arange(len(sizes)), few)
@@ -347,7 +306,6 @@ def pairs_of(bounds: Bounds) -> Pairs:
 
 
 def inner_products(stored: Array, pairs: Pairs) -> Array:
-    """Inner products of the pairs of the rows `stored`, float64, shape (n_pairs,)."""
     if LIBRARY is not None and isinstance(stored, np.ndarray) and stored.dtype in STORED:
         rows, bounds = StoredRows(np.ascontiguousarray(stored), pairs.places), np.append(0, np.cumsum(pairs.counts))
         wide, found = np.empty((PAIRED_ROWS, rows.shape[1]), np.float32), np.empty(len(pairs.first))
@@ -381,11 +339,10 @@ SQUARES = (1e-20, 1e30)  # range in which float32 sums of squares neither overfl
 
 
 def row_norms(x: Singles) -> Reals:
-    """L2 norm of each row, shape (n,), float64, with a relative error of at most 1e-6 (1e-8 is usual).
+    """L2 norm of each row, shape (n,), float64, with a relative error of at most 1e-6, whatever the other rows are.
 
-    Squares are summed in float32 in segments of `SEGMENT`, and the segments in float64. So the error is at most
-    SEGMENT + 1 roundings of 2^-24, halved by the root. Rows whose squares leave the range of float32 are summed in
-    float64. The norm of a row does not depend on other rows.
+    Squares are summed in float32 in segments of `SEGMENT`, and the segments in float64: at most SEGMENT + 1 roundings
+    of 2^-24, halved by the root. Rows whose squares leave the range of float32 are summed in float64.
     """
     n_segments = x.shape[1] // SEGMENT
     whole = n_segments * SEGMENT
@@ -405,10 +362,7 @@ def normalise_rows(x: Singles, norms: Reals | None = None, out: Singles | None =
     """Each row divided by its L2 norm, or its number in `norms` (n,), in `out`; zeros stay. DataError: not finite."""
     norms = row_norms(x) if norms is None else norms
     if not np.isfinite(norms).all():
-        raise DataError(
-            "a row holds NaN or infinity; allowed: finite rows that stay as they are; stop what writes to them, then "
-            "run again"
-        )
+        raise DataError("a row holds NaN or infinity; allowed: finite rows; stop what writes to them, then run again")
     extreme = (norms > 0) & ((norms < SMALLEST_FLOAT32_NORM) | (norms > 1 / SMALLEST_FLOAT32_NORM))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=(norms > 0) & ~extreme)
     unit: Singles = aligned_empty(x.shape, np.float32) if out is None else out
@@ -428,24 +382,14 @@ def default_intercept(n_features: int) -> float:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Map from raw feature rows to training space: L2-normalise, subtract a centre, add a bias column, renormalise.
+    """Map from raw feature rows to training space: L2-normalise, subtract a centre, add a bias column, renormalise."""
 
-    Attributes:
-        centre: public or released mean of normalised rows, shape (n_features,), or None.
-        centred_norm: estimated mean norm of centred rows before they are renormalised; 1 without a centre.
-        intercept: value of the column appended last, part of the row's norm; 0 appends none. Around a centre, of a row
-            of norm `centred_norm`, before the row and its column are renormalised together.
-    """
-
-    centre: Reals | None = None
-    centred_norm: float = 1.0
-    intercept: float = 0.0
+    centre: Reals | None = None  # public or released mean of normalised rows, (n_features,)
+    centred_norm: float = 1.0  # estimated mean norm of centred rows before they are renormalised
+    intercept: float = 0.0  # of the column appended last to a row of norm `centred_norm`; 0 appends none
 
     def apply(self, raw: ArrayLike, out: Singles | None = None, *, unit: bool = False) -> Singles:
-        """Rows in training space, float32, contiguous, from raw rows (n, n_features); in `out` if given.
-
-        `unit`: they are what `Preprocessing()` gives, and may be the first columns of `out`.
-        """
+        """Rows in training space, float32, from raw rows (n, n_features), in `out`; `unit`: of `Preprocessing()`."""
         given = np.asarray(raw)
         n_rows, width = given.shape
         found = aligned_empty((n_rows, width + bool(self.intercept)), np.float32) if out is None else out
@@ -481,13 +425,10 @@ class Preprocessing:
         return cls(centre, float(np.linalg.norm(x - centre, axis=1).mean()) or 1.0)
 
     def fold(self, weights: Reals, offset: Reals | float = 0.0) -> tuple[Singles, Singles]:
-        """Weights and bias for L2-normalised raw rows, from weights in training space; `offset` is added to the bias.
+        """Weights (n_features, n_classes) and bias, float32, for L2-normalised raw rows; `offset` is added to the bias.
 
-        Training divides a centred row and its column by their norm, which does not change the ranking of classes. Here
-        the mean norm replaces that of the centred row, so that scores have the right scale on average.
-
-        Returns: weights (n_features, n_classes) and bias (n_classes,), both float32; with a leading axis if `weights`
-            is a stack.
+        The mean norm stands for that of the centred row and its column, by which training divides: scores have the
+        right scale on average.
         """
         folded, bias = weights, np.zeros_like(weights[..., 0, :])
         if self.intercept:

@@ -77,48 +77,30 @@ class PublicRows(ChainedSource):
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of a run, and what is publicly known about the task.
+    """The rows of a run, and what is publicly known about the task. Zero-out of one unit leaves its place empty."""
 
-    Attributes:
-        private: raw private rows. Zero-out of one record leaves its place empty; with `bounds`, of one person.
-        n_classes: labels of all rows are 0 to n_classes - 1; or the number of labels of each row.
-        text_weights: class-name encodings, shape (n_features, n_classes), or None.
-        bounds: rows of person u are bounds[u] to bounds[u + 1] of `private`, shape (n_people + 1,); None if each row is
-            a unit of privacy by itself.
-        weights: public factors on the losses of the private rows; public rows have the weights of their classes.
-        several_labels: whether each row has a 0 or 1 for every class, (n_rows, n_classes), in place of one class.
-        joined: whether public rows are protected like private rows.
-        features: the feature file of the private rows; None for rows of a caller.
-        people: names of the people, in the order of `bounds`. Private.
-        shots: public training rows per class. unlabelled: public rows without labels, which refine the weights.
-        present: which units of `private` have their rows, shape (n_units,); None for all. The places of the others are
-            empty: a neighbour under zero-out, for audits and tests.
-    """
-
-    private: Source
-    n_classes: int
+    private: Source  # raw rows
+    n_classes: int  # labels are 0 to n_classes - 1; or the number of labels of each row
     public: Source | None = None
-    text_weights: Floats | None = None
-    bounds: Bounds | None = None
-    weights: RowWeights | None = None
-    several_labels: bool = False
-    joined: bool = False
-    features: FeatureReader | None = None
-    people: Sequence[str] = ()
-    shots: int | None = None
-    present: Mask | None = None
-    unlabelled: Source | None = None
+    text_weights: Floats | None = None  # encodings of class names, (n_features, n_classes)
+    bounds: Bounds | None = None  # rows of person u are bounds[u] to bounds[u + 1] of `private`; None: rows are units
+    weights: RowWeights | None = None  # public factors on the losses of private rows; public rows: of their classes
+    several_labels: bool = False  # each row has a 0 or 1 for every class, (n_rows, n_classes)
+    joined: bool = False  # public rows are protected like private rows
+    features: FeatureReader | None = None  # the file of the private rows; None for rows of a caller
+    people: Sequence[str] = ()  # their names, in the order of `bounds`; private
+    shots: int | None = None  # public training rows per class
+    present: Mask | None = None  # units that have their rows; places of others are empty: a neighbour, for audits
+    unlabelled: Source | None = None  # public rows without labels, which refine the weights
     class_names: Sequence[str] = ()
 
     @property
     def protected(self) -> list[Source]:
-        """The sources of protected rows: private rows first."""
         more = self.joined and self.public is not None and self.public.n_rows > 0
         return [self.private, self.public] if more and self.public is not None else [self.private]
 
     @cached_property
     def free_public(self) -> Source | None:
-        """Public rows that are not protected; None for none."""
         return None if self.joined or self.public is None or not self.public.n_rows else self.public
 
     @property
@@ -133,13 +115,11 @@ class Dataset:
 
     @cached_property
     def n_public_owners(self) -> int | None:
-        """Number of people whom public shots leave without protection; None without shots, or with unit record."""
         shots = self.free_shots
         return len(set(shots.owners())) if shots is not None and self.unit == OWNER else None
 
     @property
     def public_collection(self) -> str | None:
-        """Whom public shots leave without protection, in words; None for nobody."""
         return None if self.free_shots is None else of_collection(self.free_shots.n_rows, self.n_public_owners)
 
     @cached_property
@@ -150,7 +130,6 @@ class Dataset:
 
     @cached_property
     def test_bounds(self) -> Bounds | None:
-        """`test_people` of the feature file, None for rows of a caller."""
         return None if self.features is None else test_people(self.features, self.unit)
 
     @cached_property
@@ -159,7 +138,6 @@ class Dataset:
 
     @property
     def weights_shape(self) -> tuple[int, int]:
-        """(n_features, n_classes) of weights on raw rows."""
         return self.private.n_features, self.n_classes
 
     @property
@@ -181,7 +159,6 @@ class Dataset:
 
     @cached_property
     def public_centring(self) -> Preprocessing:
-        """The training space around the mean of the public rows that are not protected."""
         x, y = concatenated([] if self.free_public is None else self.free_public.blocks())
         return Preprocessing.centred_on(x, y if self.unequal else None)
 
@@ -191,7 +168,6 @@ class Dataset:
 
     @property
     def trained_weights(self) -> RowWeights | None:
-        """Public factors on the losses of all protected rows."""
         more = sum(source.n_rows for source in self.protected[1:])
         return self.weights if self.weights is None or not more else self.weights.with_more(more)
 
@@ -202,7 +178,6 @@ class Dataset:
 
     @property
     def _guarded(self) -> Mask | None:
-        """Mask of the training rows that are no public shots; None for all."""
         shots = self.free_shots
         return None if shots is None or shots.keep is None else ~shots.keep
 
@@ -232,7 +207,6 @@ class Dataset:
         return own + [name for source in self.protected[1:] for name in _of_file(source).ids()]
 
     def protected_hashes(self) -> NDArray[np.uint64]:
-        """`RowHashes` of all protected rows, shape (n,). Private."""
         return np.concatenate([HASHES(rows) for source in self.protected for rows, _ in source.blocks()])
 
     def private_digest(self) -> str:
@@ -252,7 +226,6 @@ class Dataset:
         return any(self.public_digest(by_blocks=old) == stated for old in (False, True))
 
     def unlabelled_digest(self) -> str | None:
-        """SHA-256 of the rows without labels; None without such rows, or for rows of a caller."""
         return self.unlabelled.digest() if isinstance(self.unlabelled, GroupRows) else None
 
 
@@ -263,7 +236,6 @@ def refuse_private_at_home(public: GroupRows) -> None:
 
 
 def _compare_at_home(parts: Iterable[GroupRows]) -> None:
-    """PrivacyError if rows of a group `public` are training rows of their own file."""
     for part in parts:
         if part.group == "public":
             check_rows(part.features, compared=[part])
@@ -277,32 +249,18 @@ def _of_file(source: Source) -> GroupRows | PublicRows:
 
 @dataclass(frozen=True)
 class Split:
-    """How a feature file is split into private and public rows.
-
-    Attributes:
-        shots: public training rows of each class; None for the group `public` of the file.
-        seed: chooses public shots, and the rows of a person, of which `per_owner_rows` at most are used.
-        unit: `owner` to protect people, `record` or None to protect rows.
-        joined: whether the method protects public rows too.
-    """
-
-    shots: int | None = None
-    seed: int = 0
-    unit: str | None = None
-    per_owner_rows: int | None = None
-    joined: bool = False
+    shots: int | None = None  # public training rows of each class; None for the group `public` of the file
+    seed: int = 0  # chooses public shots, and the rows of a person
+    unit: str | None = None  # `owner` to protect people, `record` or None to protect rows
+    per_owner_rows: int | None = None  # at most
+    joined: bool = False  # the method protects public rows too
 
 
 @contextmanager
 def open_features(
     path: Path | None, *, whole: bool = True, labelled: bool = True, progress: Progress | None = None
 ) -> Iterator[FeatureFile | ShardedFeatures]:
-    """The feature file at `path`, the shards that match a pattern such as `shards/*.h5`, or the digits for None.
-
-    Args:
-        whole: check every row first. labelled: refuse a file without training rows. progress: gets a note of the check.
-    Raises DataError: as `FeatureFile`, `ShardedFeatures` and `check_rows`, or unlabelled rows where labels are needed.
-    """
+    """The feature file at `path`, shards of a pattern, or the digits for None; with `whole` every row is checked."""
     if path is None or (str(path) == DIGITS and not path.exists()):
         with tempfile.TemporaryDirectory() as folder:
             digits = Path(folder) / "digits.h5"
@@ -313,9 +271,7 @@ def open_features(
         return
     with ShardedFeatures(path) if is_pattern(path) else FeatureFile(path) as features:
         if labelled and "train" not in features.sizes:
-            raise DataError(
-                f"{path} holds rows without labels; give labelled training rows, and test rows to measure accuracy"
-            )
+            raise DataError(f"{path} holds rows without labels; give labelled training rows, perhaps test rows")
         if whole:
             check_rows(features)
         if progress is not None:
@@ -335,13 +291,7 @@ def dataset_of(
     class_weight: str | dict[str, float] | None = None,
     unlabelled: FeatureReader | None = None,
 ) -> Dataset:
-    """The rows of a feature file, split by public facts; `other` has public rows, `unlabelled` some without labels.
-
-    Only private test rows are read, to compare them with public ones.
-
-    Raises UsageError: options that do not fit the files. DataError: files that do not belong together, rows of a person
-    that are not adjacent, too few rows of a class. PrivacyError: a person or a test row that is private and public.
-    """
+    """The rows of a feature file, split by public facts. PrivacyError: a person or a test row is private and public."""
     split = split or Split()
     # a method that joins public rows protects all rows
     shots = 0 if split.joined and split.shots else split.shots
@@ -411,21 +361,13 @@ def public_shots(
     split_seed: int,
     owners: Sequence[str] | None = None,
 ) -> Mask:
-    """Mask of the public rows, shape (n_rows,): in each class the `shots` records with the lowest `id_hashes`.
-
-    With `owners`, the people whose names have the lowest `id_hashes` are public with all of their rows, so that each
-    class has at least `shots` public rows.
-
-    Raises DataError: a class has fewer than `shots` rows, or no private row would be left.
-    """
+    """Mask (n_rows,): in each class the `shots` records, or people with all their rows, with the lowest `id_hashes`."""
     order = id_hashes(ids if owners is None else owners, split_seed)
     public = np.zeros(len(labels), dtype=bool)
     for index, name in enumerate(class_names):
         rows = np.flatnonzero(labels == index)
         if len(rows) < shots:
-            raise DataError(
-                f"public shots is {shots}, but class {name!r} has fewer training rows; lower --public-shots"
-            )
+            raise DataError(f"public shots is {shots}, but class {name!r} has fewer training rows; lower it")
         public[rows[np.argsort(order[rows], kind="stable")[:shots]]] = True
     if owners is not None:
         public = np.isin(order, order[public])
@@ -435,10 +377,7 @@ def public_shots(
 
 
 def _other_public_rows(features: FeatureReader, other: FeatureReader) -> GroupRows:
-    """Public rows of another file, from its `public` group or else its `train` group; classes are matched by name.
-
-    DataError: no class in common, or a class in two spellings; other settings, or other labels of several a row.
-    """
+    """Public rows of another file, of its group `public` or else `train`; classes are matched by name."""
     _check_made_alike(features, other)
     mine, theirs = features.description, other.description
     first, second = ((one.task, one.several_labels and one.class_names) for one in (mine, theirs))
@@ -526,7 +465,6 @@ def _shows_people(protected: set[str], part: GroupRows, unit: str | None) -> boo
 
 
 def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: bool = False) -> None:
-    """PrivacyError if `public` rows show private test rows of `features`."""
     twice = "a private row cannot be public too; give other rows, or --public-shots K"
     step = LEAKS if public.group == UNLABELLED else twice
     if features.description.private_test and "test" in features.sizes:
@@ -536,12 +474,7 @@ def _refuse_test_rows(features: FeatureReader, public: GroupRows, *, by_owner: b
 def private_units(
     features: FeatureReader, taken: Mask | None, split: Split
 ) -> tuple[GroupRows, Bounds | None, list[str]]:
-    """The training rows that are not `taken` (n_train,) as public shots, and the person of each row.
-
-    Returns: rows, and with unit `owner` where the rows of each person begin and the names; else None and no names.
-    Raises UsageError: `owner` without owners, or `per_owner_rows` without `owner`. DataError: rows of a person that are
-    not adjacent.
-    """
+    """The training rows that are not `taken` as public shots, and for unit `owner` bounds and names of the people."""
     rows, most = GroupRows(features, "train", None if taken is None else ~taken), split.per_owner_rows
     if (split.unit or RECORD) == RECORD:
         if most is not None:

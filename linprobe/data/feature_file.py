@@ -1,15 +1,7 @@
 """Feature files: HDF5 with `train`, optional `test` and `public` rows, optional text weights; one file, or shards.
 
-A file of new images has unlabelled `rows` instead. The schema is documented in `features/README.md`. Rows are read in
-blocks; memory use does not grow with their number.
-
-A file may come from a stranger. HDF5 data may lie in other files (external and soft links, external storage, virtual
-data sets), perhaps in a FIFO, which never ends. A data set may declare far more than the file stores. Test rows may be
-the bytes of the private rows. All of it is refused before memory is allocated.
-
-Shards, `shards/*.h5` in place of the path of a file, are read in the order of their names, as if their rows were in one
-file: the same digest, row keys, people and shards of processes. A process reads the rows of its own part only, and so
-only from the files that hold them.
+`features/README.md` documents the schema. A file may come from a stranger: data in other files, in a FIFO or in the
+bytes of private rows, and data sets that declare far more than is stored, are refused before memory is allocated.
 """
 
 from __future__ import annotations
@@ -66,19 +58,15 @@ def open_hdf5(path: Path, what: str) -> h5py.File:
         if (fault := read_fault(what, error)) is not None:
             raise fault from None
         if "already open for write" in str(error):
-            raise DataError(
-                f"{what} is being written, or its writer was killed; wait for it; if it has ended, make the file again"
-            ) from None
+            raise DataError(f"{what} is being written, or its writer was killed; wait, or make it again") from None
         if "truncated" in str(error):
             raise DataError(f"{what} is truncated; make it again") from None
         raise DataError(
-            f"{what} is not an HDF5 file; make one of it with `linprobe import`, or of images with "
-            "`linprobe extract FOLDER`"
+            f"{what} is not an HDF5 file; make one with `linprobe import`, or of images with `linprobe extract FOLDER`"
         ) from None
 
 
 def find(file: h5py.File, path: Path, name: str) -> Any:
-    """Identifier of the object `name` of a file, None without one. Raises DataError: the name is a link."""
     found: Any = file.id
     for part in name.encode().split(b"/"):
         if not isinstance(found, h5py.h5g.GroupID) or not found.links.exists(part):
@@ -107,9 +95,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             )
     chunk = math.prod(plan.get_chunk()) * item if layout == h5py.h5d.CHUNKED else 0
     if chunk > MOST_CHUNK:
-        raise DataError(
-            f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write it with smaller ones"
-        )
+        raise DataError(f"{path}: {name} has chunks of {chunk} bytes; allowed: {MOST_CHUNK}; write smaller ones")
     shape = identifier.shape
     declared, stored = 0 if shape is None else math.prod(shape) * item, identifier.get_storage_size()
     if too_large(declared, stored) or (declared and not stored):
@@ -136,9 +122,7 @@ def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
     end, last = 0, ""
     for start, size, name in sorted(stored):
         if start < end:
-            raise DataError(
-                f"{path}: {last} and {name} lie in the same bytes; allowed: bytes of its own; make it again"
-            )
+            raise DataError(f"{path}: {last} and {name} lie in the same bytes; allowed: own bytes; make it again")
         end, last = start + size, name
 
 
@@ -232,27 +216,19 @@ def refuse_mixed(groups: Sequence[str], where: str) -> None:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file has the HDF5 signature. Raises LinprobeError: it cannot be read."""
     with reading(str(path), "give another file"):
         return path.is_file() and h5py.is_hdf5(path)
 
 
 def as_labels(y: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Class indices as int64, labels 0 and 1 as uint8."""
     return y.astype(np.int64 if y.ndim == 1 else np.uint8, copy=False)
 
 
 class FeatureFile(FeatureReader):
-    """A feature file open for reading, with its schema checked. Use as a context manager.
-
-    Args:
-        shown_as: path for messages, if not `path`.
-    Raises DataError: no such file, not HDF5, truncated, incomplete, a newer schema, a missing group, wrong shapes,
-    labels outside the declared classes, fewer than two classes; later, a file that was written to meanwhile.
-    """
+    """A feature file open for reading, with its schema checked; `shown_as`: path for messages, if not `path`."""
 
     def __init__(self, path: Path, *, shown_as: Path | None = None) -> None:
-        super().__init__()
+        super().__init__(path)
         self._sets: dict[str, h5py.Dataset] = {}  # that passed the checks, by name
         self._extents: dict[str, Extents | None] = {}
         self._last_texts: dict[str, tuple[tuple[int, ...], list[str]]] = {}
@@ -260,7 +236,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             raise _no_file(path)
         self._file = open_hdf5(path, f"feature file {path}")
-        self._as_opened = self._written()
+        self._as_opened = self.written()
         try:
             with self._reading("content"):
                 self._check()
@@ -273,9 +249,7 @@ class FeatureFile(FeatureReader):
         self.description = self._described()
         n_classes = len(self.description.class_names)
         if "train" not in self._file.id and UNLABELLED not in self._file.id:
-            raise DataError(
-                f"{self.path} has no group 'train'; allowed: train, perhaps test and public; or {UNLABELLED}"
-            )
+            raise DataError(f"{self.path} has no group 'train'; allowed: train, perhaps test, public; or {UNLABELLED}")
         groups = [name for name in (*GROUPS, UNLABELLED) if name in self._file.id]
         refuse_mixed(groups, f"{self.path} holds")
         shapes = {name: self._check_group(name, n_classes) for name in groups}
@@ -291,20 +265,15 @@ class FeatureFile(FeatureReader):
                 raise DataError(f"{self.path}: text/weights has {found}; allowed: numbers of shape {shape}")
             self._sets["text/weights"] = text
         refuse_shared_storage(self._sets, self.path)
+        self.owned = [group for group in groups if f"{group}/owner" in self._sets]
 
     def _check_schema(self) -> None:
         attributes = self._file.attrs
         schema = attributes.get("schema_version")
         if not isinstance(schema, int | np.integer):
-            raise DataError(
-                f"{self.path} is HDF5 without a whole-number schema_version; allowed: files of linprobe import"
-            )
-        if int(schema) > SCHEMA_VERSION:
-            raise DataError(
-                f"{self.path} has schema version {schema}; allowed: up to {SCHEMA_VERSION}; upgrade linprobe"
-            )
-        if int(schema) < 1:
-            raise DataError(f"{self.path} has schema version {schema}; allowed: 1 or more; make the file again")
+            raise DataError(f"{self.path} is HDF5 without a whole schema_version; allowed: files of linprobe import")
+        if not 1 <= int(schema) <= SCHEMA_VERSION:
+            raise DataError(f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; upgrade linprobe")
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
@@ -360,9 +329,7 @@ class FeatureFile(FeatureReader):
         if x.shape[:1] == (0,):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
-            raise DataError(
-                f"{self.path}: {name}/x has shape {x.shape} and type {x.dtype}; allowed: 2 axes, float16/32"
-            )
+            raise DataError(f"{self.path}: {name}/x has shape {x.shape}, type {x.dtype}; allowed: 2 axes, float16/32")
         n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:
@@ -387,17 +354,9 @@ class FeatureFile(FeatureReader):
         with self._reading(f"{group}/y"):
             return as_labels(self._sets[f"{group}/y"][part])
 
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return self._texts(f"{group}/id", part)
-
-    def has_owners(self, group: str) -> bool:
-        return f"{group}/owner" in self._sets
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return self._texts(f"{group}/owner", part)
-
-    def _texts(self, name: str, part: slice) -> list[str]:
-        """Texts of a data set; those of the last call are at hand, unless they were very many: a run asks often."""
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        """Those of the last call are at hand, unless they were very many: a run asks often."""
+        name = f"{group}/{kind}"
         bounds = part.indices(len(self._sets[name]))
         known, found = self._last_texts.get(name, ((), []))
         if known != bounds:
@@ -427,16 +386,15 @@ class FeatureFile(FeatureReader):
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
                 found = found if kept is None else found[kept]
-        if self._written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
-            raise DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
+        if self.written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
+            raise self.changed()
         return found
 
-    def _written(self) -> tuple[int, int]:
+    def written(self) -> tuple[int, int]:
         found = os.fstat(self._file.id.get_vfd_handle())
         return found.st_size, found.st_mtime_ns
 
     def fingerprint(self) -> str:
-        """Fingerprint of the images; empty if `extract` did not make the file. Private."""
         with self._reading(PRIVATE_LOG):
             log = find(self._file, self.path, PRIVATE_LOG)
             return "" if log is None else text_attribute(h5py.Group(log).attrs, self.path, "fingerprint")
@@ -455,7 +413,6 @@ class FeatureFile(FeatureReader):
             return np.asarray(keys[:])
 
     def skipped(self) -> list[tuple[str, str]]:
-        """Id and reason of each image that `extract` skipped. Private."""
         with self._reading(PRIVATE_LOG):
             columns = [data_set(self._file, self.path, f"{PRIVATE_LOG}/skipped_{name}") for name in ("id", "reason")]
             if None in columns:
@@ -478,15 +435,7 @@ def _no_file(path: Path) -> DataError:
 
 
 class Extents:
-    """Byte ranges of an uncompressed HDF5 data set, for direct reads from the file.
-
-    The HDF5 library would copy the rows once more, under a lock that blocks other threads.
-
-    Args:
-        descriptor: of the open file.
-        chunk: rows per chunk. offsets: position of each chunk in the file, in bytes, shape (chunks,).
-        width: values per row. dtype: of a value.
-    """
+    """Byte ranges of an uncompressed data set. HDF5 would copy the rows once more, under a lock that blocks threads."""
 
     def __init__(self, descriptor: int, chunk: int, offsets: Indices, width: int, dtype: np.dtype[Any]) -> None:
         self._descriptor, self._chunk, self._offsets = descriptor, chunk, offsets
@@ -529,7 +478,6 @@ class Extents:
         return x
 
     def _fill(self, view: memoryview, start: int, stop: int) -> memoryview:
-        """Read rows start:stop to the beginning of `view`; returns what is left of it."""
         row_bytes = self._width * self._dtype.itemsize
         chunk_bytes = self._chunk * row_bytes
         while start < stop:
@@ -553,17 +501,14 @@ ALIKE = ("class_names", "class_names_from", "ids_from", "normalisation", "test_r
 
 
 def is_pattern(path: Path) -> bool:
-    """Whether a path names shards: it has `*`, `?` or `[`, and no file has this name."""
     return glob.has_magic(str(path)) and not path.exists()
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path is a file, or a pattern that matches one."""
     return path.is_file() or (is_pattern(path) and bool(_matching(path)))
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit on open files as far as `count` of them need and the system allows."""
     import resource  # Linux and macOS alone have it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -579,16 +524,10 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 class ShardedFeatures(FeatureReader):
-    """The rows of several feature files, one file after another. Use as a context manager.
-
-    A group holds the rows of this group of every shard that has it, so that test rows may be in one shard of their own.
-
-    Raises DataError: as `FeatureFile`; or no file matches, or shards differ in classes, width, type of numbers, how
-    rows were made, labels, text weights, or in whether a group has owners.
-    """
+    """The rows of several alike feature files, one after another, with the digest of one file with these rows."""
 
     def __init__(self, pattern: Path) -> None:
-        super().__init__()
+        super().__init__(pattern)
         self.path = pattern
         self._open = ExitStack()
         paths = _matching(pattern)
@@ -612,28 +551,27 @@ class ShardedFeatures(FeatureReader):
         self.sizes = {name: ends[-1] for name, ends in self._ends.items()}
         refuse_mixed(groups, f"{self.path}: the shards hold")
         for name in groups:
-            self._check_owners(name)
+            having = self._having(name)
+            without = [shard for shard in having if not shard.has_owners(name)]
+            if without and len(without) < len(having):
+                raise DataError(
+                    f"{without[0].path} does not name the owners of its {name} rows, and other shards of {self.path} "
+                    "do; allowed: owners in all or in none"
+                )
+        self.owned = [name for name in groups if any(shard.has_owners(name) for shard in self._shards)]
         self._text = self._text_weights()
+
+    def written(self) -> list[tuple[int, int]]:
+        return [shard.written() for shard in self._shards]
 
     def _having(self, group: str) -> list[FeatureFile]:
         return [shard for shard in self._shards if group in shard.sizes]
-
-    def _check_owners(self, group: str) -> None:
-        having = self._having(group)
-        without = [shard for shard in having if not shard.has_owners(group)]
-        if without and len(without) < len(having):
-            raise DataError(
-                f"{without[0].path} does not name the owners of its {group} rows, and other shards of {self.path} do; "
-                "allowed: owners in all or in none"
-            )
 
     def _text_weights(self) -> Singles | None:
         stated = [(shard, text) for shard in self._shards if (text := shard.text_weights()) is not None]
         for shard, text in stated[1:]:
             if not np.array_equal(text, stated[0][1]):
-                raise DataError(
-                    f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same in each"
-                )
+                raise DataError(f"{shard.path} has other text weights than {stated[0][0].path}; allowed: the same")
         return stated[0][1] if stated else None
 
     def _parts(self, group: str, part: slice) -> Iterator[tuple[FeatureFile, slice]]:
@@ -669,14 +607,8 @@ class ShardedFeatures(FeatureReader):
     def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
         return self._joined(group, part, FeatureFile.labels)
 
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return [name for shard, here in self._parts(group, part) for name in shard.ids(group, here)]
-
-    def has_owners(self, group: str) -> bool:
-        return any(shard.has_owners(group) for shard in self._shards)
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return [name for shard, here in self._parts(group, part) for name in shard.owners(group, here)]
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        return [text for shard, here in self._parts(group, part) for text in shard._texts(group, kind, here)]
 
     def text_weights(self) -> Singles | None:
         return self._text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -50,7 +50,6 @@ class EqualRows:
         return f"{self.found}; commands that score test rows refuse this file; remove these rows from one group"
 
     def refuse_many(self) -> None:
-        """DataError if there are too many for chance."""
         if not self.few:
             raise DataError(
                 f"{self.found}; allowed: {self.allowed}, one in {BY_CHANCE:,} of the smaller group; accuracy on "
@@ -60,34 +59,24 @@ class EqualRows:
 
 @dataclass(frozen=True)
 class Description:
-    """Class names and provenance of a feature file; texts are empty if unknown.
+    """Class names and provenance of a feature file; texts are empty if unknown."""
 
-    Attributes:
-        class_names: names in label order; declared, never taken from private labels.
-        tensor: which tensor of the network is a row. extraction: settings of `linprobe extract`, as JSON.
-        extraction_digest: SHA-256 of network, weights, tensor and preprocessing, equal for rows that are comparable.
-        ids_from: origin of the training rows' ids: `given`, `file names` or `content`.
-        test_rows: `public`, or `private`; accuracy on private ones is released with noise only.
-        test_owners: `apart`, or `shared` if people may have rows in test and in another group, as the user declared.
-        columns: of a table of features, as `tables.column_order` gives them.
-    """
-
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # in label order; declared, never taken from private labels
     backbone: str = ""
     weights: str = ""
     weights_digest: str = ""
     preprocessing: str = ""
     normalisation: str = "none"
     source: str = ""
-    tensor: str = ""
-    extraction: str = ""
-    extraction_digest: str = ""
+    tensor: str = ""  # of the network, that is a row
+    extraction: str = ""  # settings of `linprobe extract`, as JSON
+    extraction_digest: str = ""  # SHA-256 of network, weights, tensor and preprocessing, equal for comparable rows
     class_names_from: str = "declared"
-    ids_from: str = GIVEN
-    test_rows: str = "public"
+    ids_from: str = GIVEN  # or `file names`, or `content`
+    test_rows: str = "public"  # or `private`: their accuracy is released with noise only
     task: str = MULTICLASS
-    test_owners: str = APART
-    columns: str = ""
+    test_owners: str = APART  # or `shared`: the user declared that people have rows in test and in another group
+    columns: str = ""  # of a table of features, as `tables.column_order` gives them
     tool_version: str = __version__
 
     @property
@@ -114,23 +103,28 @@ def _as_bytes(keys: NDArray[np.uint8]) -> list[bytes]:
 
 
 class FeatureReader(ABC):
-    """The contents of a feature file, on disk or in memory.
+    """The contents of a feature file, on disk or in memory."""
 
-    Attributes:
-        path: for messages. sizes: number of rows of each group.
-        equal: test rows that equal training rows; None for none, or before `check_rows`, which states that it has
-            `checked`.
-    """
-
-    path: Path
+    path: Path  # for messages
     description: Description
-    sizes: dict[str, int]
+    sizes: dict[str, int]  # number of rows of each group
     n_features: int
-    equal: EqualRows | None = None
-    checked: bool = False
+    owned: Collection[str]  # groups in which each row has an owner, the person it belongs to
+    equal: EqualRows | None = None  # test rows that equal training rows, as `check_rows` finds them
+    checked: bool = False  # by `check_rows`
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path) -> None:
+        self._place = place.absolute()
         self._digests: dict[tuple[str, bytes], str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, which open the file again, and take over what is known of its rows."""
+        known = {name: getattr(self, name) for name in ("path", "equal", "checked", "_digests")}
+        return _opened_again, (type(self), self._place, self.written(), known)
+
+    @abstractmethod
+    def written(self) -> Any:
+        """Size and time of the last change of each file."""
 
     @abstractmethod
     def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
@@ -141,16 +135,18 @@ class FeatureReader(ABC):
         """Class indices (b,) of a group, NO_LABEL if unlabelled; or several labels a row, uint8 (b, n_classes)."""
 
     @abstractmethod
+    def _texts(self, group: str, kind: str, part: slice) -> list[str]:
+        """A text for each row of a group: its `id`, or its `owner`."""
+
     def ids(self, group: str, part: slice = ALL) -> list[str]:
-        """Record ids of a group, in row order."""
+        return self._texts(group, "id", part)
 
-    @abstractmethod
     def has_owners(self, group: str) -> bool:
-        """Whether each row of a group has an owner, the person it belongs to."""
+        return group in self.owned
 
-    @abstractmethod
     def owners(self, group: str, part: slice = ALL) -> list[str]:
         """The owner of each row of a group that `has_owners`, in row order. Private for private rows."""
+        return self._texts(group, OWNER, part)
 
     @abstractmethod
     def text_weights(self) -> Singles | None:
@@ -159,6 +155,9 @@ class FeatureReader(ABC):
     @abstractmethod
     def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
         """Private digests of images' pixels, or of `SOURCE`, before the transform, (n_rows, bytes); None without."""
+
+    def changed(self) -> DataError:
+        return DataError(f"{self.path} was written to after it was opened; stop what writes to it, then run again")
 
     def close(self) -> None:  # noqa: B027
         """Close the file, where there is one."""
@@ -182,16 +181,14 @@ class FeatureReader(ABC):
             here = labels[part.start - labels_start : part.stop - labels_start]
             yield self.rows(group, part, kept), here if kept is None else here[kept]
 
-    def batches(
-        self, texts: Callable[[str, slice], list[str]], group: str, keep: Mask | None = None
-    ) -> Iterator[list[str]]:
-        """The `texts` of a group, `ids` or `owners`, in row order, in batches; only where `keep` (n_rows,) is true."""
+    def batches(self, kind: str, group: str, keep: Mask | None = None) -> Iterator[list[str]]:
+        """Each `id` or `owner` of a group, in row order, in batches; only where `keep` (n_rows,) is true."""
         for start in range(0, self.sizes[group], RECORDS_AT_ONCE):
             part = slice(start, start + RECORDS_AT_ONCE)
             if keep is None:
-                yield texts(group, part)
+                yield self._texts(group, kind, part)
             elif keep[part].any():
-                yield list(compress(texts(group, part), keep[part]))
+                yield list(compress(self._texts(group, kind, part), keep[part]))
 
     def digest(self, group: str, keep: Mask | None = None, *, by_blocks: bool = False) -> str:
         """SHA-256 of class names, ids, owners, labels and rows of a group, computed once; `by_blocks`: as 0.2 did."""
@@ -206,19 +203,19 @@ class FeatureReader(ABC):
         return self._digests[known]
 
     def has_digest(self, group: str, keep: Mask | None = None) -> bool:
-        """Whether `digest` needs to read no row."""
         return (group, _mask_digest(keep)) in self._digests
 
 
+def _opened_again(kind: Any, place: Path, written: Any, known: dict[str, Any]) -> FeatureReader:
+    features: FeatureReader = kind(place)
+    vars(features).update(known)
+    if features.written() != written:
+        raise features.changed()
+    return features
+
+
 class GroupDigest:
-    """A digest of a group. Blocks of rows are added as they are read, in the order of `FeatureReader.blocks`.
-
-    Rows of a mask are hashed in blocks as a file of these rows alone would be: how they lie between other rows, which
-    may be private, changes no digest.
-
-    Args:
-        keep: mask of the rows, shape (n_rows,); None for all. by_blocks: as in `FeatureReader.digest`.
-    """
+    """A digest of a group, of blocks as they are read. Rows of a mask are hashed as a file of these rows alone is."""
 
     def __init__(self, features: FeatureReader, group: str, keep: Mask | None, *, by_blocks: bool = False) -> None:
         self._features, self._known = features, (group, _mask_digest(keep))
@@ -226,10 +223,10 @@ class GroupDigest:
         self._room, self._labels = 0, list[bytes]()  # rows that are missing in a block, and the labels of the others
         self._sha = hashlib.sha256(json.dumps(features.description.class_names).encode())
         separator = ""
-        for ids in features.batches(features.ids, group, keep):
+        for ids in features.batches("id", group, keep):
             self._sha.update((separator + "\0".join(ids)).encode())
             separator = "\0"
-        for owners in features.batches(features.owners, group, keep) if features.has_owners(group) else ():
+        for owners in features.batches(OWNER, group, keep) if features.has_owners(group) else ():
             self._sha.update("".join(f"\0{len(owner)}:{owner}" for owner in owners).encode())
 
     def add(self, rows: Floats, labels: Indices, kept: Mask | None = None) -> None:
@@ -258,7 +255,6 @@ class GroupDigest:
         return self._sha.hexdigest()
 
     def keep(self) -> None:
-        """Let the reader keep the digest of the rows that were added."""
         self._features._digests[self._known] = self.value()
 
 
@@ -279,7 +275,6 @@ def name_keys(names: Iterable[bytes], key: bytes, kind: str) -> NDArray[np.uint6
 
 
 def people_by_group(features: FeatureReader) -> dict[str, int]:
-    """The number of people in each group of rows that has owners."""
     named = [group for group in features.sizes if features.has_owners(group)]
     return {group: len(set(features.owners(group))) for group in named}
 
@@ -299,14 +294,13 @@ class GroupRows:
             yield x, y if self.relabel is None else self.relabel[y]
 
     def ids(self) -> list[str]:
-        return [name for batch in self.features.batches(self.features.ids, self.group, self.keep) for name in batch]
+        return [name for batch in self.features.batches("id", self.group, self.keep) for name in batch]
 
     def owners(self) -> Iterator[str]:
         """The owners in the order of the rows, if the group has owners. Private for private rows."""
-        return (name for batch in self.features.batches(self.features.owners, self.group, self.keep) for name in batch)
+        return (name for batch in self.features.batches(OWNER, self.group, self.keep) for name in batch)
 
     def people(self) -> tuple[Bounds, list[str]]:
-        """`owner_bounds` of the owners of these rows."""
         return owner_bounds(self.owners(), f"group {self.group} of {self.features.path}")
 
     def shard(self, start: int, stop: int) -> GroupRows:
@@ -340,54 +334,11 @@ class GroupRows:
         return found
 
     def digest(self, *, by_blocks: bool = False) -> str:
-        """SHA-256 of these rows, their labels and ids, and the class names; arguments as in `FeatureReader`."""
         return self.features.digest(self.group, self.keep, by_blocks=by_blocks)
 
 
-class LoadedFeatures(FeatureReader):
-    """A feature file read into memory, for repeated use and for other processes."""
-
-    def __init__(self, features: FeatureReader) -> None:
-        super().__init__()
-        self.path, self.description = features.path, features.description
-        self.sizes, self.n_features, self.equal = dict(features.sizes), features.n_features, features.equal
-        self.checked = features.checked
-        self._rows = {group: features.rows(group, slice(None)) for group in self.sizes}
-        self._labels = {group: features.labels(group) for group in self.sizes}
-        self._ids = {group: features.ids(group) for group in self.sizes}
-        self._owners = {group: features.owners(group) for group in self.sizes if features.has_owners(group)}
-        self._keys = {(group, k): features.image_keys(group, k) for group in self.sizes for k in (PIXELS, SOURCE)}
-        self._text = features.text_weights()
-
-    def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
-        return self._rows[group][part] if kept is None else self._rows[group][part][kept]
-
-    def labels(self, group: str, part: slice = ALL) -> NDArray[Any]:
-        return self._labels[group][part]
-
-    def ids(self, group: str, part: slice = ALL) -> list[str]:
-        return self._ids[group][part]
-
-    def has_owners(self, group: str) -> bool:
-        return group in self._owners
-
-    def owners(self, group: str, part: slice = ALL) -> list[str]:
-        return self._owners[group][part]
-
-    def text_weights(self) -> Singles | None:
-        return self._text
-
-    def image_keys(self, group: str, kind: str = PIXELS) -> NDArray[np.uint8] | None:
-        return self._keys[group, kind]
-
-
 def extraction_of(description: Description) -> dict[str, Any]:
-    """How the rows of a feature file were made, JSON-ready.
-
-    Returns: extraction_digest, backbone, weights, weights_digest, arguments, tensor, preprocessing (an object, or the
-        text of an imported file), image_size, normalisation, precision, dtype. None or empty where the file does not
-        say. And layer, if it is not the network's own output, and columns of a table.
-    """
+    """How the rows of a feature file were made, JSON-ready; None or empty where the file does not say."""
     settings = _object(description.extraction) or {}
     return {
         "extraction_digest": description.extraction_digest,
@@ -415,21 +366,15 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def is_known(extraction: Mapping[str, Any]) -> bool:
-    """Whether it says how images became rows: `linprobe extract` made them."""
     return bool(extraction.get("extraction_digest"))
 
 
 def weights_from_file(weights: str) -> bool:
-    """Whether weights of this name came from a file, which `extract --like` needs again."""
     return Path(weights).suffix in WEIGHTS_SUFFIXES
 
 
 def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Name and both values, in short, of the first difference of two results of `extraction_of`; None without one.
-
-    Imported rows are compared by the backbone, the digest of its weights, the columns and the shape of images, where
-    both are stated.
-    """
+    """Name and both values of the first difference of how rows were made, of what both state; None without one."""
     if is_known(mine) and is_known(theirs):
         if mine["extraction_digest"] == theirs["extraction_digest"]:
             return None
@@ -451,11 +396,7 @@ def first_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[str,
 
 
 def order_note(made: Mapping[str, Any], whose: object, features: FeatureReader) -> str | None:
-    """A note if the columns of one table are recorded, or of none of 0.2, so that nothing compares their order.
-
-    Args:
-        made: `extraction_of` the rows of the run `whose`.
-    """
+    """A note if the columns of one table are recorded, or of none of 0.2, so that nothing compares their order."""
     here = extraction_of(features.description)
     if is_known(made) or is_known(here):
         return None
@@ -468,7 +409,6 @@ def order_note(made: Mapping[str, Any], whose: object, features: FeatureReader) 
 
 
 def shown(value: Any) -> str:
-    """A setting as text for a message, at most `SHOWN` characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

@@ -48,18 +48,7 @@ class _FailureKeepingFile(io.FileIO):
 
 
 class FeatureWriter:
-    """A feature file being written, mode 0600; use as a context manager. On an error, `path` is unchanged.
-
-    Args:
-        path: the file to write; replaced if it exists.
-        description: class names and provenance.
-        shown_as: path for messages, if not `path`.
-
-    Attributes:
-        note: after the block, a note about test rows that equal training rows, or None.
-    Raises DataError: the folder does not exist. At the end of the block also: what `scan` refuses. OSError: a full
-    disk.
-    """
+    """A feature file being written, mode 0600, and checked at the end; on an error, `path` is unchanged."""
 
     def __init__(self, path: Path, description: Description, *, shown_as: Path | None = None) -> None:
         self._path, self._shown = path, shown_as or path
@@ -96,21 +85,9 @@ class FeatureWriter:
         dtype: type[np.floating] = np.float32,
         owners: Sequence[str] | None = None,
     ) -> None:
-        """Write one group.
-
-        Args:
-            name: train, test or public; or `rows`, which have no labels.
-            blocks: rows in order, each block of shape (b, n_features), n_rows in total.
-            y: class indices (n_rows,), or labels 0 and 1 (n_rows, n_classes); None for `rows`.
-            ids: one stable id per row; read after the last block.
-            dtype: of a feature on disk.
-            owners: the person of each row; rows of a person are adjacent. None if rows have no owners.
-        Raises DataError: no rows, no features, or another number of rows than `n_rows`. OSError: a full disk.
-        """
+        """Write `n_rows` rows in `blocks` (b, n_features), labels or None, ids, which are read last, and owners."""
         if n_rows < 1 or n_features < 1:
-            raise DataError(
-                f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: 1 or more each"
-            )
+            raise DataError(f"{self._shown}: {name} has {n_rows} rows of {n_features} features; allowed: 1 or more")
         group = self._file.create_group(name)
         chunk = max(1, min(n_rows, CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize)))
         x = group.create_dataset("x", (n_rows, n_features), dtype=dtype, chunks=(chunk, n_features))
@@ -147,7 +124,6 @@ class FeatureWriter:
         group.create_dataset("skipped_reason", data=[reason for _, reason in skipped], dtype=text)
 
     def write_text_weights(self, weights: Floats) -> None:
-        """Store text weights, shape (n_features, n_classes)."""
         self._file.create_dataset("text/weights", data=np.asarray(weights, dtype=np.float32))
 
     def __enter__(self) -> Self:
@@ -155,19 +131,19 @@ class FeatureWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                self._file.attrs["complete"] = True
+            if kind is not None:
+                return
+            self._file.attrs["complete"] = True
             self._file.close()
-            if kind is None and self._stream.failure is not None:
+            if self._stream.failure is not None:
                 raise self._stream.failure
-            if kind is None:
-                try:
-                    os.fsync(self._stream.fileno())
-                except OSError as error:  # which has no name of a file
-                    raise OSError(error.errno, error.strerror, str(self._path)) from None
-                with FeatureFile(self._temporary, shown_as=self._shown) as written:
-                    check_rows(written)
-                    self.note = None if written.equal is None else written.equal.note
-                self._temporary.replace(self._path)
+            try:
+                os.fsync(self._stream.fileno())
+            except OSError as error:  # which has no name of a file
+                raise OSError(error.errno, error.strerror, str(self._path)) from None
+            with FeatureFile(self._temporary, shown_as=self._shown) as written:
+                check_rows(written)
+                self.note = None if written.equal is None else written.equal.note
+            self._temporary.replace(self._path)
         finally:
             self._discard()

@@ -1,10 +1,7 @@
 """What a row carries beside its features: a label or several, a record id, and an owner, the person it belongs to.
 
-An id made from content never depends on the place of a row: deleting a row leaves the ids of all others as they are.
-Public shots, which are chosen by id, then stay the same too.
-
-Adjacent rows of one owner are one unit of privacy. They must be adjacent, so that a person has a place among the people
-as a row has one among the rows. `by_owner` is the order that makes them so.
+An id made from content never depends on the place of a row: deleting a row leaves all other ids as they are, and so
+the public shots, which are chosen by id. Adjacent rows of one owner are one unit of privacy; `by_owner` orders them so.
 """
 
 from __future__ import annotations
@@ -90,7 +87,6 @@ def _settle_flags(key: str, labels: NDArray[Any], names: Sequence[str] | None) -
 
 
 def plain_labels(key: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels of dtype int64, of uint64 if one needs it, or as text."""
     if labels.dtype.kind == "U":
         return labels
     if labels.dtype.kind == "S":
@@ -130,14 +126,7 @@ def declared_names(
 def class_list(
     arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None, where: str | Path, *, private_test: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Class names and their origin: declared, or else taken from the test labels, if these are public.
-
-    Whole test labels that begin at 0 count the classes; others are the names of the classes, in order. `where` is the
-    file, for messages.
-
-    Raises DataError: no names are declared, and there are no public test labels, or a label is missing; a name is in
-    two spellings.
-    """
+    """Class names and their origin: declared, or the test labels, if public; whole labels from 0 on are counted."""
     if declared is not None:
         refuse_spellings(declared, f"the class list of {where}", "class name")
         return tuple(declared), "declared"
@@ -163,13 +152,7 @@ def class_list(
 
 
 def label_indices(labels: NDArray[Any], names: Sequence[str], key: str, ids: Sequence[Any] = ()) -> Indices:
-    """Labels as indices into `names`, shape (rows,).
-
-    Text is matched by name. Whole numbers are matched by name if all names are whole numbers; else they are indices.
-
-    Raises DataError: a label outside the classes, with its row, or one that could be a name or the index of another;
-    `key` names the labels, and `ids` their rows, if given.
-    """
+    """Labels as indices (rows,) into `names`: by name, or whole numbers by position, unless all names are such."""
     listed = f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
     numbers = [
         int(found[1]) if len(name) <= DIGITS and (found := WHOLE_NUMBER.fullmatch(name)) else None for name in names
@@ -210,14 +193,7 @@ def holds_label_matrix(arrays: Mapping[str, NDArray[Any]]) -> bool:
 def settle_matrix(
     arrays: Mapping[str, NDArray[Any]], declared: Sequence[str] | None
 ) -> tuple[Arrays, tuple[str, ...], str]:
-    """The arrays with labels as uint8, the names of the labels, and where these come from.
-
-    The number of labels is the width of `y_train`, which is public like the number of features. Undeclared labels are
-    named after their column: 0, 1, 2, ...
-
-    Raises DataError: groups of different widths, fewer than 2 labels or more than `MOST_LABELS`, another number of
-    names, or a value that is neither 0 nor 1.
-    """
+    """The arrays with labels as uint8, the names of the labels (undeclared, the columns' numbers), and their origin."""
     labels = {key: array for key, array in arrays.items() if key.startswith("y_")}
     shapes = {key: array.shape for key, array in labels.items()}
     widths = {shape[1] if len(shape) == 2 else 0 for shape in shapes.values()}
@@ -226,9 +202,7 @@ def settle_matrix(
         raise DataError(f"labels have the shapes {listed}; allowed: (rows,), or (rows, labels) with one width for all")
     width = widths.pop()
     if not 2 <= width <= MOST_LABELS:
-        raise DataError(
-            f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}; for one class, shape (rows,)"
-        )
+        raise DataError(f"y_train has {counted(width, 'label')} a row; allowed: 2 to {MOST_LABELS}, or shape (rows,)")
     names = tuple(str(column) for column in range(width)) if declared is None else tuple(declared)
     if len(names) != width:
         raise DataError(f"{len(names)} class names are declared for {width} labels a row; allowed: one for each label")
@@ -291,15 +265,10 @@ Bounds = Indices  # rows of unit u are bounds[u] to bounds[u + 1], shape (n_unit
 
 
 class ContentIds:
-    """Ids `PREFIX/DIGEST` of the rows of one group, in row order.
+    """Ids `PREFIX/DIGEST` of the rows of one group, in row order, of shape, type, bytes and label of a row; private.
 
-    The digest is BLAKE2b of a row's shape, type, bytes and label. Rows that are equal in all of them are numbered from
-    the second on: `PREFIX/DIGEST-2`, `PREFIX/DIGEST-3`. Deleting one of them removes the last number, which may be of
-    another person (`first_of_equal`). The digest has no key, so whoever knows a row can find its id: the ids of private
-    rows are private.
-
-    Attributes:
-        names: the ids of all rows added so far.
+    Rows that are equal in all of them are numbered from the second on: `PREFIX/DIGEST-2`. Deleting one of them removes
+    the last number, which may be of another person (`first_of_equal`). The digest has no key.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -308,7 +277,6 @@ class ContentIds:
         self._seen: Counter[str] = Counter()
 
     def add(self, rows: NDArray[Any], labels: NDArray[np.integer]) -> None:
-        """Append the ids of a block of rows, shape (b, ...), with labels (b,) or (b, n_labels)."""
         contiguous = np.ascontiguousarray(rows)
         kind = f"{contiguous.shape[1:]} {contiguous.dtype.str}".encode()
         for row, label in zip(contiguous, labels.tolist(), strict=True):
@@ -322,12 +290,10 @@ class ContentIds:
 
 
 def first_of_equal(name: str) -> str:
-    """The id of the first of the rows that are equal to the one with this id of `ContentIds`."""
     return name.partition("-")[0]
 
 
 def refuse_long(longest: int, where: str) -> None:
-    """DataError for a text, such as an id, of more than `LONGEST_ID` bytes."""
     if longest > LONGEST_ID:
         raise DataError(f"{where} holds a text of {longest} bytes; allowed: {LONGEST_ID}; shorten it")
 
@@ -361,9 +327,7 @@ def owner_names(owners: NDArray[Any], n_rows: int, name: str) -> NDArray[Any]:
         return plain_labels(name, owners) if owners.dtype.kind == "S" else owners
     missing = sum(not isinstance(owner, str | int | np.integer) or isinstance(owner, bool) for owner in owners)
     if missing:
-        raise DataError(
-            f"{name} has {missing} of {n_rows} rows without a name or whole number (None, NaN); allowed: one a row"
-        )
+        raise DataError(f"{name} has {missing} of {n_rows} rows without a name or whole number; allowed: one a row")
     return owners.astype(str)
 
 
@@ -401,7 +365,6 @@ def one_spelling(owner: str) -> str:
 
 
 def people_in_both(some: Iterable[str], others: Iterable[str]) -> set[str]:
-    """The people who are among both owners, in any spelling."""
     return set(map(one_spelling, some)).intersection(map(one_spelling, others))
 
 
@@ -424,15 +387,10 @@ def _missing(names: Iterable[str]) -> list[str]:
 
 
 def check_owners(owners: Sequence[str], where: str, rows: Sequence[object] | None = None, known: Any = None) -> None:
-    """Refuse owners that do not name one person each: missing names, a person in several spellings, several people.
+    """DataError for owners that do not name one person each: missing, in several spellings, or several people.
 
-    A person with a missing name would count as another person. If one of several people were removed, the row would
-    belong to another person.
-
-    Args:
-        owners: of rows, shape (n_rows,). where: the rows, for the message, which names rows and nobody. rows: their
-            names, by default their places. known: a set of owners of other rows as well; None for `owners` alone.
-    Raises DataError: an owner that is missing, that lists people, or in several spellings.
+    A person with a missing name would count as another person; if one of several people were removed, the row would
+    belong to another person. The message names `rows`, by default places, and nobody; `known` are owners of all rows.
     """
     each = set(owners)
     if missing := _missing(each):
@@ -465,13 +423,7 @@ def refuse_both_sides(test: Iterable[str], others: Iterable[str], where: str) ->
 
 
 def test_side(ids: Iterable[str], fraction: float, owner_of: OwnerOf | None) -> Mask:
-    """Mask of the test rows, about `fraction` of all, shape (rows,).
-
-    A row's side depends on its own id only. With `owner_of` it depends on its owner's name only, so that all rows
-    of a person are on one side.
-
-    Raises UsageError: `fraction` is not between 0 and 1. DataError: all rows, or none, fall on the test side.
-    """
+    """Mask (rows,) of about a `fraction` of all rows, by their ids alone, or by their owners' names alone."""
     if not 0 < fraction < 1:
         raise UsageError(f"test fraction is {fraction}; allowed: above 0 and below 1")
     test = in_share(ids if owner_of is None else (owner_of(one) or one for one in ids), fraction)

@@ -1,19 +1,9 @@
 """What `check_rows` finds in the rows of a feature file, reading the training rows once, and digests of rows.
 
-values are finite               comparison with test rows         comparison with public rows
-digest of the private rows      commitment to all training rows, which names the budget book
-
-`RowSet` finds rows that are equal, or positive multiples of each other, in half precision.
-
-`Commitment` is keyed: the same set of rows gives the same value, and without the key it reveals nothing. It is
-MSet-Add-Hash of Clarke et al. 2003, "Incremental multiset hash functions": the sum of keyed digests of the rows. It
-does not depend on the order of the rows. Labels, ids and class names are left out: the same rows with other labels
-belong to the same people. Every row counts, repeated rows too. Training divides each row by its norm, so a row times a
-factor is the same row. Here the factor is a power of 2: no rounding depends on it. Norms would depend on the order in
-which a NumPy version adds squares, and a book must be found after an update.
-
-`Commitment.row_keys` and `GroupRows.name_keys` tell which sets have rows, images or people in common. `RowHashes` are
-for one process: fast, and with a secret that never leaves it.
+`Commitment` is MSet-Add-Hash of Clarke et al. 2003, "Incremental multiset hash functions": the sum of keyed digests of
+the rows, in any order; repeated rows count. Labels, ids and class names are left out: the same rows with other labels
+belong to the same people. Training divides each row by its norm, so a row times a factor is the same row. Here the
+factor is a power of 2, so that no rounding depends on it: a book must be found by every version of NumPy.
 """
 
 from __future__ import annotations
@@ -67,23 +57,14 @@ HALF = np.finfo(np.float16)
 
 
 class RowSet:
-    """Rows to be found among other rows: equal rows, or positive multiples, in half precision.
+    """Rows to be found among other rows: equal rows, or positive multiples, in half precision, whatever their labels.
 
     Rows that half precision does not hold are compared as float32. So are multiples of a row with fewer than `SHORT`
-    entries other than zero, which other records have in half precision by chance; a row with one entry has none. Labels
-    do not matter. 40 bytes a row are held, and once a sample is found 48 more at one scale, 80 at three. A row times a
-    factor that is no power of 2 has other last digits, which may round to other numbers of half precision. A row of
-    2,048 features is missed with a probability of about 0.1 at one scale of unit rows, and of 0.001 at three.
-
-    Rows that are the same for a `Commitment`, and so for budget books, are equal here as well, though small entries
-    differ, as another machine computes them. Not where fewer than `FEWEST` entries are left: a table with one column of
-    large numbers has many such rows by chance.
-
-    Args:
-        blocks: gives raw rows (b, n_features), each time the same.
-        scales: of the unit rows that are compared.
-        fewest: a row with fewer entries other than zero is compared with equal rows only, not with its multiples, which
-            may be other records by chance; above 0, rows of zeros equal nothing.
+    entries other than zero, which other records have by chance; a row with one entry has none. A factor that is no
+    power of 2 changes last digits: a row of 2,048 features is missed with a probability of about 0.1 at one of the
+    `scales` of unit rows, and of 0.001 at three. Rows that are the same for a `Commitment` are equal here as well, but
+    for those with fewer than `FEWEST` entries left. Rows with fewer than `fewest` entries have no multiples, as these
+    may be other records by chance; above 0, rows of zeros equal nothing.
     """
 
     def __init__(
@@ -103,10 +84,7 @@ class RowSet:
         return distinct(self._digests_of_rows)
 
     def find(self, x: RawRows, samples: Numbers | None = None, which: Mask | None = None) -> bool:
-        """Whether a row of `x` (b, n_features), of those in `which` if given, is in the set.
-
-        `samples` (b, 5) are `sampled(x)`, if at hand.
-        """
+        """Whether a row of `x` (b, n_features), of those in `which`, is in the set; `samples` are `sampled(x)`."""
         samples = sampled(x, norms_of(x)) if samples is None else samples
         found = among(samples, self._samples).any(axis=1)
         likely = x[found if which is None else found & which]
@@ -117,17 +95,13 @@ class RowSet:
         return bool(self._found[-1].size)
 
     def found(self) -> NDArray[np.intp]:
-        """Indices in the set of the rows that `find` met, in order."""
         if not self._found:
             return np.empty(0, dtype=np.intp)
         met = distinct(np.concatenate(self._found))
         return np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))
 
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
-        """Digests of each row, as given, as unit row at each scale, and without its small entries.
-
-        Shape (b, 2 + n_scales). NONE equals nothing.
-        """
+        """Digests of each row as given, as unit row at each scale, and without small entries, (b, 2 + n_scales)."""
         digests = np.empty((len(x), 2 + len(self._scales)), dtype=np.uint64)
 
         def add_part(here: slice) -> None:
@@ -157,15 +131,11 @@ def share_a_row(private: Iterable[RawRows], public: Callable[[], Iterable[RawRow
 
 
 class Commitment:
-    """A keyed commitment to rows that are added block by block, in any order.
+    """A keyed commitment to rows that are added block by block, in any order. Without the key it reveals nothing.
 
     Rows are the same if they agree in half precision after each is scaled by a power of 2 that brings its largest entry
-    into [1/2, 1). Entries below 2^-10 are then zeros, as float16 files hold small numbers less exactly than float32
-    files: the two agree if the largest entry of each row is at least 2^-4. Other sets of rows give another value,
-    except with a probability that is negligible for whoever lacks the key.
-
-    Args:
-        key: 32 random bytes. scaled: False for rows as they are, which named the budget books of 0.2.0.
+    into [1/2, 1); entries below 2^-10 are then zeros, as float16 files hold small numbers less exactly. Other sets of
+    rows give another value, but for a negligible probability. Not `scaled`, rows named the books of 0.2.0.
     """
 
     def __init__(self, key: bytes, *, scaled: bool = True) -> None:
@@ -192,23 +162,21 @@ class Commitment:
         return np.concatenate(self._keys)
 
     def value(self) -> str:
-        """The commitment to all rows so far, as 32 hexadecimal digits."""
         content = self._total.tobytes() + str(self._n_rows).encode()
         return hashlib.blake2b(content, key=self._key, digest_size=16, person=self._person).hexdigest()
 
 
 class Factors:
-    """Random odd factors for 64-bit hashes of rows. They never leave the process.
+    """Random odd factors for 64-bit hashes of rows, which never leave the process.
 
-    The words of a row are multiplied by the factors and added, and one more number, so that zeros have a hash too. Two
-    different rows of b-bit words collide with a probability of at most 2^(b - 63) (Dietzfelbinger 1996).
+    Two different rows of b-bit words collide with a probability of at most 2^(b - 63) (Dietzfelbinger 1996); one more
+    number is added, so that zeros have a hash too.
     """
 
     def __init__(self) -> None:
         self._of_width: dict[int, Numbers] = {}
 
     def hashes(self, words: NDArray[np.unsignedinteger]) -> Numbers:
-        """The hashes of rows of words (n, width), shape (n,)."""
         width = words.shape[1]
         if width not in self._of_width:
             drawn = np.frombuffer(secrets.token_bytes(8 * width + 8), dtype=np.uint64) | np.uint64(1)
@@ -224,7 +192,6 @@ class RowHashes:
         self._factors = Factors()
 
     def __call__(self, rows: RawRows) -> Numbers:
-        """The hashes of `rows` (n, n_features), shape (n,)."""
         hashes = np.empty(len(rows), dtype=np.uint64)
         size = _at_a_time(rows)
         for start in range(0, len(rows), size):
@@ -281,7 +248,6 @@ def _fine(x: Singles) -> NDArray[np.uint32]:
 
 
 def _sizes(rows: RawRows) -> RawRows:
-    """The largest absolute entry of each row, shape (n,)."""
     sizes: RawRows = np.maximum(rows.max(axis=1), -rows.min(axis=1))
     return sizes
 
@@ -331,14 +297,10 @@ def check_rows(
     The rows of a file that is `checked` are read only for what was not compared before.
 
     Args:
-        keep: mask of the training rows that a run uses as private, shape (n_train,); None for all.
-        guarded: mask of the training rows that must not be public, used or not, shape (n_train,); None for all.
-        compared: public rows, with labels or without, to compare with the guarded rows. Those of another file were
-            checked when it was opened.
+        keep, guarded: masks (n_train,) of the training rows that a run uses, and that must not be public.
+        compared: public rows, with labels or without, to compare with the guarded rows.
         commitment: all training rows are added to it. digest: compute and keep the digest of the rows of `keep`.
-    Raises DataError: NaN or infinity, with the number of such rows and the first of them; a repeated id; an id that is
-    both private and public; people with test rows and other rows. PrivacyError: a public row equals a private row, or
-    is a multiple of one, in half precision.
+    Raises DataError: not finite; a repeated id; a person with test rows and others. PrivacyError: private and public.
     """
     test = None if features.checked else _check_all_but_training_rows(features)
     if "train" in features.sizes:
@@ -354,7 +316,6 @@ def check_rows(
 
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
-    """Check test rows, public rows, text weights, ids and owners; returns the test rows, None without such rows."""
     tested = partial(_rows_of, partial(_finite_blocks, features, "test"))
     test = RowSet(tested, FEWEST, ONE_SCALE) if "test" in features.sizes else None
     for group in {"public", UNLABELLED} & features.sizes.keys():
@@ -379,7 +340,6 @@ def _check_training_rows(
     commitment: Commitment | None,
     sha: GroupDigest | None,
 ) -> None:
-    """The pass of `check_rows` over the training rows; `masks` are `keep` and `guarded`."""
     sets = [(part, RowSet(partial(_rows_of, part.blocks))) for part in public]
     shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests are computed in threads, and hold no lock
@@ -415,21 +375,16 @@ def compare_test_rows(features: FeatureReader, others: Sequence[GroupRows], what
     return equal
 
 
-def share_rows(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one image, which may differ, or a row in common as `share_a_row` finds it."""
-    rows = partial(_rows_of, public.blocks)
-    return _share_an_image(private, public) or share_a_row(_rows_of(private.blocks), rows)
-
-
 def share_people(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one owner; False where a file has no owners."""
     named = all(group.features.has_owners(group.group) for group in (private, public))
     return named and bool(people_in_both(private.owners(), public.owners()))
 
 
 def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, *, by_owner: bool = False) -> None:
     """PrivacyError if rows of `public`, their images or (`by_owner`) their people are among `private`, `words`."""
-    if share_rows(private, public) or (by_owner and share_people(private, public)):
+    shared = _share_an_image(private, public)
+    shared = shared or share_a_row(_rows_of(private.blocks), partial(_rows_of, public.blocks))
+    if shared or (by_owner and share_people(private, public)):
         people = " or people" if by_owner else ""
         raise PrivacyError(
             f"the group {public.group} of {public.features.path} holds {words}, or rows of their images{people}, of "
@@ -438,7 +393,6 @@ def refuse_shared(private: GroupRows, public: GroupRows, words: str, step: str, 
 
 
 def _share_an_image(private: GroupRows, public: GroupRows) -> bool:
-    """Whether two groups have rows of one image; False where a file has no fingerprints."""
     return bool(_of_images(public, [private]).any())
 
 
@@ -506,7 +460,7 @@ def _check_ids(features: FeatureReader) -> None:
     """DataError for an id that names two records of a group, or a private and a public record."""
     hashes = {}
     for group, n_rows in features.sizes.items():
-        ids = (name for batch in features.batches(features.ids, group) for name in batch)
+        ids = (name for batch in features.batches("id", group) for name in batch)
         hashes[group] = np.sort(np.fromiter(map(hash, ids), dtype=np.int64, count=n_rows))
         if repeated := _repeated(features, group, hashes[group]):
             raise DataError(
@@ -527,9 +481,8 @@ def _check_ids(features: FeatureReader) -> None:
 
 
 def _ids_with_hash(features: FeatureReader, group: str, hashes: Indices) -> list[str]:
-    """The ids of a group whose hash is in `hashes`."""
     wanted = set(hashes.tolist())
-    return [name for batch in features.batches(features.ids, group) for name in batch if hash(name) in wanted]
+    return [name for batch in features.batches("id", group) for name in batch if hash(name) in wanted]
 
 
 def _repeated(features: FeatureReader, group: str, hashes: Indices) -> list[str]:

@@ -1,9 +1,7 @@
 """Public weights of rows: factors on their losses, by class, by row, or both.
 
-A weight multiplies the gradient of a row before it is clipped, so a clipped gradient is at most as long as without
-weights, whatever the weight. That bounds what a row adds. It does not protect the weights themselves: a weight computed
-from the labels of other private rows, such as one over the number of private rows of a class, would tell about them. So
-weights come from the user, who states that they are public, or from public rows.
+A gradient is clipped after its weight, so no weight lets a row add more. But a weight computed from the labels of other
+private rows would tell about them: weights come from the user, who states that they are public, or from public rows.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ class RowWeights:
     by_row: Reals | None = None
 
     def of(self, start: int, y: Indices) -> Reals:
-        """Weights of the rows from `start` on, which have the classes y (b,), or several labels y (b, n_classes)."""
         weights = self.by_class[y] if y.ndim == 1 else np.ones(len(y))
         return weights if self.by_row is None else weights * self.by_row[start : start + len(y)]
 
@@ -71,10 +68,7 @@ def weights_in_people(bounds: Indices, y: NDArray[Any], weights: Reals | None) -
 
 
 def sample_weights(given: Any, n_rows: int) -> Reals:
-    """Weights by row, shape (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients.
-
-    Raises DataError: another shape, a weight outside 0 to `MOST_WEIGHT`, zeros only.
-    """
+    """Weights by row, (n_rows,); if all are below 1, divided by the largest, as noise drowns small gradients."""
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -88,23 +82,13 @@ def sample_weights(given: Any, n_rows: int) -> Reals:
         found = "only zero sample weights"
     else:
         return np.asarray(weights / min(1.0, weights.max()))
-    raise DataError(
-        f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g}, one a row, not all 0"
-    )
+    raise DataError(f"sample_weight has {found}; allowed: public numbers from 0 to {MOST_WEIGHT:g} a row, not all 0")
 
 
 def class_weights(
     given: str | Mapping[Any, float], names: Sequence[Any], public: Indices | None, what: str = "class weight"
 ) -> Reals:
-    """Weights by class, shape (n_classes,), divided by the largest. Classes that are not named have the weight 1.
-
-    Args:
-        given: weight by class; or text: `public`, `LABEL=WEIGHT,...`, a JSON object, or a file of one.
-        names: classes in label order. public: labels of the public rows, for `public`; None without such rows.
-        what: what errors call it.
-    Raises ParameterError: text of another form, an unknown class, or a weight that is not a finite number of 0 or more.
-    DataError: a class without public rows, or a file that cannot be read.
-    """
+    """Weights (n_classes,), divided by the largest, else 1: by name, `public`, LABEL=WEIGHT,..., or a file."""
     if isinstance(given, str) and given == OF_PUBLIC:
         counts = np.zeros(len(names)) if public is None else np.bincount(public, minlength=len(names))
         if not counts.all():
@@ -144,13 +128,7 @@ def _by_name(given: Mapping[Any, Any], names: Sequence[Any], what: str) -> dict[
 
 
 def shares_given(given: str, names: Sequence[str]) -> Reals:
-    """Class shares, shape (n_classes,), that add up to 1; each class must be named.
-
-    Args:
-        given: `LABEL=SHARE,...`, or a JSON file with an object of shares. names: classes in label order.
-    Raises ParameterError: text of another form, an unknown class, or a share that is not a finite number above 0.
-    DataError: a file that cannot be read.
-    """
+    """Class shares (n_classes,) that add up to 1, `LABEL=SHARE,...` or a JSON file; each class must be named."""
     named = _parsed(given, "prior")
     shares = class_weights(named, names, None, "prior")
     if len(named) < len(names) or not shares.all():

@@ -54,9 +54,8 @@ FAR = 1e100  # norm of an empty place: a clip factor that is 0 in float32; its s
 
 
 def block_sizes(n_rows: int) -> list[int]:
-    """Rows in each block of a pass over `n_rows` rows.
+    """Rows in each block of a pass, the last ones in an even number of blocks, which two threads end at the same time.
 
-    The last rows are in an even number of blocks of about the same size, which two threads finish at the same time.
     Sizes depend on places from the last multiple of SHARD_ROWS on, so that shards change none.
     """
     last = n_rows % SHARD_ROWS
@@ -70,32 +69,19 @@ class Rows(ABC):
     """Rows that can be read block by block, any number of times. Each process has its shard of them.
 
     Numbers and places are of units. A view has the same rows with other attributes; views can be combined.
-
-    Attributes:
-        n_rows: number of units in all processes, outside the sample included; public.
-        n_features: width in training space.
-        first: index of the first unit of this process among the units of all processes.
-        bounds: rows of person u of this process are bounds[u] to bounds[u + 1]; None if each row is a unit.
-        units: whether blocks may hold people with several rows.
-        unit_rows: mean number of rows of a unit; private, for the number of threads only.
-        sampling_rate: probability with which Poisson sampling selected each unit; 1 without sampling.
-        observed: whether the blocks contain all units, outside the sample included.
-        in_memory: whether loading a block takes no time.
-        n_tracked: first units of this process whose contributions are recorded; None for all.
-        even: whether rows have `weights_in_people`.
     """
 
-    n_rows: int
-    n_features: int
-    first = 0
-    bounds: Bounds | None = None
-    units = False
-    unit_rows = 1.0
-    sampling_rate = 1.0
-    observed = True
-    in_memory = False
-    n_tracked: int | None = None
-    even = False
+    n_rows: int  # units in all processes, outside the sample included; public
+    n_features: int  # in training space
+    first = 0  # index of the first unit of this process among all units
+    bounds: Bounds | None = None  # rows of person u are bounds[u] to bounds[u + 1]; None if each row is a unit
+    units = False  # whether blocks may hold people with several rows
+    unit_rows = 1.0  # mean number of rows of a unit; private, for the number of threads only
+    sampling_rate = 1.0  # probability with which Poisson sampling selected each unit
+    observed = True  # whether the blocks contain all units, outside the sample included
+    in_memory = False  # whether loading a block takes no time
+    n_tracked: int | None = None  # first units of this process whose contributions are recorded; None for all
+    even = False  # whether rows have `weights_in_people`
     _n_local: int | None = None
     _changes: tuple[Callable[[Block], Block], ...] = ()
     _mask: Mask | None = None
@@ -115,7 +101,6 @@ class Rows(ABC):
 
     @property
     def n_local(self) -> int:
-        """Number of units in the shard of this process."""
         return self.n_rows if self._n_local is None else self._n_local
 
     def lazy_blocks(self) -> Iterator[LazyBlock]:
@@ -131,7 +116,6 @@ class Rows(ABC):
         return (partial(self._finished, load) for load in loads)
 
     def blocks(self) -> Iterator[Block]:
-        """`lazy_blocks`, loaded one after another."""
         return (load() for load in self.lazy_blocks())
 
     def _finished(self, load: LazyBlock) -> Block:
@@ -152,23 +136,18 @@ class Rows(ABC):
         return view
 
     def of_people(self, bounds: Bounds, *, even: bool = False) -> Self:
-        """The rows grouped by person: person u has the rows bounds[u] to bounds[u + 1]."""
         n = len(bounds) - 1
         mean = self.n_local / max(1, n)
         view = self._view(bounds=bounds, even=even, units=True, unit_rows=mean, n_rows=n, _n_local=n, in_memory=False)
         return view._view(_kept={})  # of blocks of these people
 
     def as_shard(self, first: int, n_rows: int) -> Self:
-        """These rows as the shard of one process, which begins at unit `first` of `n_rows`."""
         return self._view(first=first, n_rows=n_rows, _n_local=self.n_local)
 
     def sample(self, mask: Mask, rate: float, *, observed: bool) -> Self:
-        """One Poisson sample.
+        """One Poisson sample at `rate`, as `mask` (n_local,); `n_rows` stays the number of all units, which is public.
 
-        Args:
-            mask: of the sample, shape (n_local,). rate: probability with which each unit was selected.
-            observed: whether blocks contain all units, with the mask of the sample, so that units outside it are
-                charged too. `n_rows` is the number of ALL units, which is public; the size of the sample is not.
+        Blocks that are `observed` contain all units, so that those outside the sample are charged too.
         """
         return self._view(_mask=mask, sampling_rate=rate, observed=observed)
 
@@ -190,15 +169,11 @@ class Rows(ABC):
         return self.changed(change, self.n_features + 1, in_memory=self.in_memory and not self.units)
 
     def emptied(self, present: Mask) -> Self:
-        """The rows with empty places: a neighbour under zero-out, for audits and tests.
+        """The rows with empty places where not `present` (n_local,): a neighbour under zero-out, for audits and tests.
 
         Places are emptied after all other changes, and whatever the mask of a sample is: code that changes rows, or
         forgets the mask, still adds nothing of an absent unit. The place of a row holds zeros, with a norm so large
-        that its clip factor is zero: its gradient is zero in every geometry, and it has no weight in a sum around an
-        origin. A person who is absent has no rows.
-
-        Args:
-            present: which places are not empty, shape (n_local,).
+        that its clip factor is zero in every geometry and around an origin. A person who is absent has no rows.
         """
         return self._view(_present=present, in_memory=False)
 
@@ -222,21 +197,10 @@ def _translated(block: Block, translation: Translation, norms: Reals | None) -> 
 
 
 class ArrayRows(Rows):
-    """Rows in memory, already in training space.
-
-    Args:
-        x: shape (n_rows, n_features): float32, float16, or the bits of bfloat16 in uint16.
-        y: class indices, shape (n_rows,); float targets, shape (n_rows, n_targets); or 0 and 1, (n_rows, n_labels).
-        weights: public factors on the losses of the rows, shape (n_rows,); None for ones.
-        norms: `row_norms` of the rows, shape (n_rows,), if they are at hand.
-
-    Attributes:
-        memory: storage of these rows, with the columns that `prepare` left room for, and their labels, whatever views
-            change; None for rows that it did not load.
-    """
+    """Rows in memory, (n_rows, n_features) in training space, as they are stored, with labels as in `Block`."""
 
     in_memory = True
-    memory: tuple[NDArray[Any], NDArray[Any]] | None = None
+    memory: tuple[NDArray[Any], NDArray[Any]] | None = None  # of loaded rows: storage with room left, and labels
 
     def __init__(self, x: NDArray[Any], y: ArrayLike, weights: Reals | None = None, norms: Reals | None = None) -> None:
         self.x, self.weights = x, weights
@@ -297,7 +261,6 @@ class ArrayRows(Rows):
             yield partial(self._block_of_people, start, bounds[start : start + size + 1], mask)
 
     def _block_of_people(self, start: int, bounds: Bounds, sampled: Mask | None) -> Block:
-        """A block of people, which is kept with the inner products of its rows."""
         key = start, len(bounds)
         if key not in self._kept:
             rows = self._block(int(bounds[0]), int(bounds[-1]))
@@ -311,16 +274,7 @@ def _prefetch(blocks: RawBlocks, n_features: int) -> RawBlocks:
 
 
 class StreamedRows(Rows):
-    """Rows read again in every pass, so that memory does not grow with `n_rows`.
-
-    Args:
-        read: starts a pass over raw blocks `(x, y)` of any sizes, which must not change afterwards.
-        n_rows: number of rows in a pass.
-        n_features: width in training space.
-        preprocessing: applied to each block.
-        precision: rows are rounded to it, so that they equal rows in memory bit for bit.
-        weights: public factors on the losses of the rows; None for ones.
-    """
+    """Rows that `read` gives again in every pass, rounded to `precision`, equal to rows in memory bit for bit."""
 
     def __init__(
         self,
@@ -384,7 +338,6 @@ class StreamedRows(Rows):
         return Block(start, x, y, norms, sampled, weights=self._weights_of(start, y))
 
     def _people(self, bounds: Bounds, size: int, sampled: Mask | None) -> Iterator[LazyBlock]:
-        """Blocks of people. There are no rows of people outside a sample."""
         parts = [bounds[start : start + size + 1] for start in range(0, len(bounds) - 1, size)]
         blocks = self._raw([int(part[-1] - part[0]) for part in parts])
         for number, (part, (raw, y)) in enumerate(zip(parts, blocks, strict=False)):
@@ -429,7 +382,6 @@ def _moved(load: LazyBlock, first: int) -> Block:
 
 
 def join(*sets: Rows) -> ArrayRows:
-    """The rows of several sets in memory, one set after another."""
     blocks = [block for rows in sets for block in rows.blocks()]
     x, y = np.concatenate([block.x for block in blocks]), np.concatenate([block.y for block in blocks])
     if all(block.weights is None for block in blocks):
@@ -467,16 +419,10 @@ def prepare(
     room: bool = False,
     spent: Rows | None = None,
 ) -> Rows:
-    """Rows of `source` in training space, rounded to `precision`: in memory if they fit, else streamed.
+    """Rows of `source` in training space, rounded to `precision`: in memory if they fit in it, else streamed.
 
-    Rows of people are `prepare(...).of_people(bounds)`; a shard has a source of its own (`prepare_shard`).
-
-    Args:
-        processes: processes on this machine, each of which prepares a source of this size.
-        weights: of the rows. streamed: keep no rows, though they fit in memory.
-        room: leave room in memory for a column, so that `spent` can take over the memory.
-        spent: unit rows, of an earlier call with `Preprocessing()`, that nobody reads any more.
-    Raises UsageError: an unknown precision, one that cannot hold the bias column exactly, or numbers out of its range.
+    With `room` for a column, a later call can take over the memory of the unit rows, which are then `spent`.
+    `processes` of this machine have a source of this size each.
     """
     check_column(preprocessing.intercept, precision)
     shape, storage = (source.n_rows, source.n_features + bool(preprocessing.intercept)), np.dtype(STORAGE[precision])
@@ -567,13 +513,7 @@ def prepare_shard(
     """`prepare` for the shard of this process: of rows, or of people if there are `bounds`.
 
     A shard begins at a multiple of `shard_units` units; the sizes of two shards differ by `shard_units` at most. With
-    None, for `SHARD_ROWS`, the number of processes changes no bit of a sum.
-
-    Args:
-        bounds: rows of person u are bounds[u] to bounds[u + 1] of `source`. weights: of all rows of `source`.
-        even: rows of people have `weights_in_people`, too.
-        streamed: read the rows again in every pass, though they fit in memory.
-    Raises UsageError: more processes than blocks of `shard_units` units.
+    None, for `SHARD_ROWS`, the number of processes changes no bit of a sum. UsageError: more processes than parts.
     """
     if group.size == 1:
         whole = prepare(source, preprocessing, precision, weights=weights, streamed=streamed, room=room, spent=spent)

@@ -1,8 +1,4 @@
-"""Tables of rows: CSV and Parquet.
-
-A table has a column of labels, may have one of ids and one of owners, and its other columns are features. It is named
-after its group: `train.csv`, `test.parquet`; or it holds all groups.
-"""
+"""Tables of rows, CSV and Parquet: a column of labels, perhaps of ids, owners and groups, and columns of features."""
 
 from __future__ import annotations
 
@@ -33,19 +29,13 @@ FEATURES = "features"  # key of the names of a table's features, dtype object, s
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns that are not features.
+    """Names of the columns that are not features; `x` and `y` name arrays of one file, as `id` and `owner` then do."""
 
-    `label` may list several columns, NAME,NAME,..., of 0 and 1: rows then have several labels. `id` None means the
-    column `id`, and `owner` None the column `owner`, if there is one. `split` names the group of each row. A table with
-    `path` lists files: its other columns are not read. `x` and `y` name the arrays of one .npz, .pt or .h5 file,
-    as `id` and `owner` then do.
-    """
-
-    label: str = "label"
-    id: str | None = None
-    owner: str | None = None
-    split: str | None = None
-    path: str | None = None
+    label: str = "label"  # or several, NAME,NAME,..., of 0 and 1: rows then have several labels
+    id: str | None = None  # None: the column `id`, if there is one
+    owner: str | None = None  # None: the column `owner`, if there is one
+    split: str | None = None  # names the group of each row
+    path: str | None = None  # lists files: other columns are not read
     x: str | None = None
     y: str | None = None
 
@@ -81,9 +71,7 @@ class Columns:
 
 
 def _listed(names: Sequence[str], wanted: str, flag: str, *, by_name: bool) -> str:
-    """The columns `names` of a table, and the next step of who `wanted` another one; `by_name`: it is named after its
-    group.
-    """
+    """The columns of a table, and the next step of who `wanted` another; `by_name`: the table is named by its group."""
     shown = [*map(repr, names[:6]), *["..."][: len(names) > 8], *map(repr, names[6:][-2:])]
     near = "".join([f"did you mean {name!r}? " for name in names if name.lower() == wanted.lower()][:1])
     other = len(names) == 1 and re.search(r"[;\t|]", names[0])
@@ -117,18 +105,12 @@ def column_order(names: Collection[str], n_features: int) -> str:
 
 
 def read_table(source: Path, columns: Columns, progress: Progress, group: str) -> Arrays:
-    """X, y and, where there are such columns, id and owner of one group, by key, such as `X_train`; and `FEATURES`.
-
-    Args:
-        group: in the keys; the group of rows without labels becomes `train` if there is a column of labels.
-    Raises UsageError: no such column. DataError: a damaged table, or cells that are no numbers.
-    """
     if source.suffix == ".parquet":
         return _read_parquet(source, columns, group)
     with source.open("rb") as stream:
         n_lines = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
     progress.start(max(1, n_lines - 1), f"reading {source.name}")
-    blocks: list[Singles] = []
+    blocks, marked = list[Singles](), list[Singles]()
     with source.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.reader(text, strict=True)  # an unclosed quote would swallow rows
         header = next(reader, [])
@@ -142,11 +124,10 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
         if len(labels) == 1:
             of_texts = {"y": labels[0], **of_texts}
         texts: dict[str, list[str]] = {kind: [] for kind in of_texts}
-        of_numbers = {*features, *labels} - {*of_texts.values()}
-        numeric = [place for place, name in enumerate(header) if name in of_numbers]
-        marks = [numeric.index(header.index(name)) for name in labels if len(labels) > 1]
+        marks = labels if len(labels) > 1 else ()
         while rows := _lines(reader, source, len(header)):
-            blocks.append(_numbers(rows, numeric, header, source, marks))
+            blocks.append(_numbers(rows, features, header, source))
+            marked.append(_numbers(rows, marks, header, source))
             for kind, name in of_texts.items():
                 place = header.index(name)
                 for number, row in rows:
@@ -155,14 +136,11 @@ def read_table(source: Path, columns: Columns, progress: Progress, group: str) -
             progress.step(len(rows))
     if not blocks:
         raise DataError(f"{source} has no line after its header; allowed: at least 1 row")
-    values, stored = np.concatenate(blocks), source.stat().st_size
-    arrays: Arrays = {f"X_{group}": values, FEATURES: np.array(features, dtype=object)}
-    if len(labels) > 1:
-        arrays |= {
-            f"y_{group}": values[:, marks],
-            "class_names": np.array(labels),
-            f"X_{group}": np.delete(values, marks, axis=1),
-        }
+    stored = source.stat().st_size
+    arrays: Arrays = {f"X_{group}": np.concatenate(blocks), FEATURES: np.array(features, dtype=object)}
+    if marks:
+        order = [sorted(marks, key=header.index).index(name) for name in marks]
+        arrays |= {f"y_{group}": np.concatenate(marked)[:, order], "class_names": np.array(labels)}
     return arrays | {
         f"{kind}_{group}": text_array(found, f"{source}: column {of_texts[kind]!r}", stored)
         for kind, found in texts.items()
@@ -178,17 +156,11 @@ def _lines(reader: Any, source: Path, width: int) -> list[tuple[int, list[str]]]
 
 
 def _numbers(
-    rows: Sequence[tuple[int, list[str]]],
-    places: Sequence[int],
-    names: Sequence[str],
-    source: Path,
-    marks: Sequence[int],
+    rows: Sequence[tuple[int, list[str]]], wanted: Sequence[str], names: Sequence[str], source: Path
 ) -> Singles:
-    """The columns `places` of some lines, (rows, columns); `names` has the names of all columns.
-
-    `marks` are the columns of the result that are labels.
-    """
-    kept = np.isin(np.arange(len(names)), places).tolist()
+    """The columns `wanted` of some lines, in the order of the table, whose columns have `names`; (rows, columns)."""
+    places = [place for place, name in enumerate(names) if name in wanted]
+    kept = [name in wanted for name in names]
     cells = chain.from_iterable(compress(row, kept) for _, row in rows)
     try:
         if not all(map(_plain, map("".join, (compress(row, kept) for _, row in rows)))):
@@ -207,8 +179,7 @@ def _numbers(
             f"{LARGEST:.3g}, the largest float32; scale the features"
         )
     singles = values.astype(np.float32)
-    given, stored = (np.delete(table, marks, axis=1).any(axis=1) for table in (values, singles))
-    for row in np.flatnonzero(given & ~stored)[:1].tolist():
+    for row in np.flatnonzero(values.any(axis=1) & ~singles.any(axis=1))[:1].tolist():
         raise DataError(
             f"{source} line {rows[row][0]}: every feature is below {SMALLEST:.3g}, the smallest float32, so the row "
             "becomes zero; scale the features"
@@ -283,18 +254,14 @@ def _plain_list(column: Any, name: str, where: Path) -> list[Any]:
 
 
 def text_array(values: Sequence[str], where: str, stored: int) -> NDArray[np.str_]:
-    """Texts as an array, which gives each of them the room of the longest."""
     longest = max(map(len, values), default=0)
     refuse_long(longest, where)
     if too_large(UTF32 * longest * len(values), stored):
-        raise DataError(
-            f"{where} holds {len(values)} texts and one of {longest} characters, too much for memory; shorten them"
-        )
+        raise DataError(f"{where} holds {len(values)} texts, one of {longest} characters, beyond memory; shorten them")
     return np.array(values, dtype=np.str_)
 
 
 def _column(column: Any, name: str, where: Path) -> Floats:
-    """The numbers of a column, (rows, 1), or of lists in it, (rows, length)."""
     from pyarrow import compute, types
 
     _refuse_nulls(column, name, where)
@@ -316,6 +283,4 @@ def _column(column: Any, name: str, where: Path) -> Floats:
 def _refuse_nulls(column: Any, name: str, where: Path) -> None:
     if column.null_count:
         row = next(place for place, value in enumerate(column) if not value.is_valid)
-        raise DataError(
-            f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill or omit them"
-        )
+        raise DataError(f"{where}: column {name!r} has {column.null_count} empty cells, first at row {row}; fill them")

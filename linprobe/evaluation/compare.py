@@ -34,7 +34,7 @@ from linprobe.data.dataset import (
     unlabelled_group,
 )
 from linprobe.data.digits import DIGITS_SHOTS
-from linprobe.data.feature_reader import FeatureReader, LoadedFeatures
+from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import (
     LinprobeError,
@@ -61,7 +61,6 @@ from linprobe.evaluation.comparison_plan import (
 from linprobe.methods import METHODS
 from linprobe.options import RECORD
 from linprobe.options.requests import CompareRequest, name_of
-from linprobe.parallel import available_memory
 from linprobe.parallel.threads import interrupted_once, unordered
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.reporting import comparison
@@ -80,7 +79,6 @@ from linprobe.training.tune import Selection, selection_of, settings_of, tune_on
 STATED, COMMITTED, LOCK = "comparison.json", "private_commitment.json", ".lock"
 TORN = (f".{STATED}.*.partial", f".{COMMITTED}.*.partial")  # left by a killed process
 RESULTS = ("*.csv", "*.md", "*.png", *TORN)
-Features = FeatureReader | Path | None
 
 
 class ComparisonFolder:
@@ -226,9 +224,8 @@ class _Comparison:
 
     request: CompareRequest
     of: dict[str, Any]
-    features: Features
-    others: dict[str, Features]
-    unlabelled: Path | None
+    others: Mapping[str, FeatureReader]
+    unlabelled: FeatureReader | None
     reader: FeatureReader
     planned: list[Planned]
     publics: dict[str, str]
@@ -252,8 +249,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
         groups = _missing(planned)
-        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
-        _check_splits(found, stack)
+        plans = [_plan(_ready_of(found, runs[0]), runs[0]) for runs in groups]
+        _check_splits(found)
         account = _account(found, plans, progress) if plans else None
         for entries in _entries(groups, plans):
             under_caps(account, entries)
@@ -275,7 +272,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             early = [request.folder / name for name in (LOCK, COMMITTED)]
             stack.callback(_give_one_time, [*early, *(one.folder for one in planned)] if secret else [])
             arguments = [
-                (replace(run, dated=not secret), found.features, found.others.get(run.setting.public), found.unlabelled)
+                (replace(run, dated=not secret), found.reader, found.others.get(run.setting.public), found.unlabelled)
                 for run in missing
             ]
             _count(
@@ -326,25 +323,24 @@ def _opened(request: CompareRequest) -> Iterator[_Comparison]:
         of["unit"] = request.unit
     refuse_other_encodings(of.values())
     with ExitStack() as stack:
-        features = _shared(stack, request.features, scored=True)
-        others = {name_of(path): _shared(stack, path) for path in request.public if path is not None}
-        reader = _rows(stack, features)
+        reader = stack.enter_context(open_features(request.features))
+        others = {name_of(path): stack.enter_context(open_features(path)) for path in request.public if path}
+        for opened in (reader, *others.values()):
+            check_one_class(opened, "compare")
+        refuse_training_rows(reader)
         check_test_rows(reader, "methods are compared on")
         if request.attack:
             refuse_insiders(reader, request.unit)
-        further = _unlabelled(stack, request.unlabelled)
+        given = request.unlabelled
+        further = None if given is None else stack.enter_context(open_features(given, labelled=False))
         digest = "" if further is None else unlabelled_group(further).digest()
-        # worker processes may have another working directory
-        elsewhere = None if request.unlabelled is None else request.unlabelled.absolute()
-        publics = {}  # SHA-256 of the rows that a file provides as public rows
-        for name, other in others.items():
-            opened = _rows(stack, other)
-            publics[name] = opened.digest("public" if "public" in opened.sizes else "train")
+        # SHA-256 of the rows that a file provides as public rows
+        publics = {name: one.digest("public" if "public" in one.sizes else "train") for name, one in others.items()}
         planned = plan_runs(request, publics, reader.sizes, digest)
         refuse_other_versions(planned)
         if any(run.spends for run in planned):
             unit_of(reader, request.unit)
-        yield _Comparison(request, of, features, others, elsewhere, reader, planned, publics)
+        yield _Comparison(request, of, others, further, reader, planned, publics)
 
 
 def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
@@ -361,49 +357,22 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     return said
 
 
-def _shared(stack: ExitStack, path: Path | None, *, scored: bool = False) -> Features:
-    """The rows of a file, read once for all runs; its path if they do not fit in memory."""
-    opened = stack.enter_context(open_features(path))
-    check_one_class(opened, "compare")
-    if scored:
-        refuse_training_rows(opened)
-    if not available_memory.suffices(4 * opened.n_features * sum(opened.sizes.values())):
-        return None if path is None else path.absolute()  # processes may have another working directory
-    return LoadedFeatures(opened)
-
-
-def _rows(stack: ExitStack, features: Features, given: Path | None = None) -> FeatureReader:
-    """The rows of a file, which manifests name by the path `given`."""
-    if isinstance(features, FeatureReader):
-        return features
-    opened = stack.enter_context(open_features(features, whole=False))
-    opened.path = given or opened.path
-    return opened
-
-
-def _unlabelled(stack: ExitStack, path: Path | None, given: Path | None = None) -> FeatureReader | None:
-    if path is None:
-        return None
-    opened = stack.enter_context(open_features(path, labelled=False))
-    opened.path = given or path
-    return opened
-
-
-def _train(run: Planned, features: Features, other: Features, unlabelled: Path | None) -> Path:
-    with ExitStack() as stack:
-        ready = _ready(run, features, other, unlabelled, stack)
-        try:
-            if run.tuning is None:
-                train_on(ready, make_settings(run.request, ready.method), Silent())
-            else:
-                tune_on(ready, run.tuning, settings_of(run.request, run.tuning), Silent())
-        except LinprobeError:
-            if run.request.out is None or not run.request.out.exists():
-                raise
-            raise UsageError(
-                f"run {run.folder} was finished by a process of an earlier compare that was killed; wait "
-                "until its processes have ended, then give the same command again"
-            ) from None
+def _train(
+    run: Planned, features: FeatureReader, other: FeatureReader | None, unlabelled: FeatureReader | None
+) -> Path:
+    ready = _ready(run, features, other, unlabelled)
+    try:
+        if run.tuning is None:
+            train_on(ready, make_settings(run.request, ready.method), Silent())
+        else:
+            tune_on(ready, run.tuning, settings_of(run.request, run.tuning), Silent())
+    except LinprobeError:
+        if run.request.out is None or not run.request.out.exists():
+            raise
+        raise UsageError(
+            f"run {run.folder} was finished by a process of an earlier compare that was killed; wait "
+            "until its processes have ended, then give the same command again"
+        ) from None
     return run.folder
 
 
@@ -494,15 +463,15 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
     Runs that differ in their seed alone are taken to cost what the first of them costs.
     """
     progress.start(0, "reading rows")
-    with _opened(request) as found, ExitStack() as stack:
+    with _opened(request) as found:
         request = found.request
         is_new_comparison(request.folder, found.of)
         progress.start(0, "planning")
         groups = _missing(found.planned)
-        plans = [_plan(_ready_of(found, runs[0], stack), runs[0]) for runs in groups]
-        _check_splits(found, stack)
+        plans = [_plan(_ready_of(found, runs[0]), runs[0]) for runs in groups]
+        _check_splits(found)
         previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
-        first = _ready_of(found, found.planned[0], stack)
+        first = _ready_of(found, found.planned[0])
         about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups for run in runs], found)
         for warning in warnings:
@@ -544,16 +513,15 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         )
 
 
-def _ready(run: Planned, features: Features, other: Features, unlabelled: Path | None, stack: ExitStack) -> Ready:
-    reader = _rows(stack, features, run.request.features)
-    other = None if run.request.public is None else _rows(stack, other, run.request.public)
-    given = run.request.unlabelled  # None for runs that are not refined
-    further = None if given is None else _unlabelled(stack, unlabelled, given)
-    return Ready(run.request, reader, other, further, dated=run.dated)
+def _ready(
+    run: Planned, features: FeatureReader, other: FeatureReader | None, unlabelled: FeatureReader | None
+) -> Ready:
+    further = None if run.request.unlabelled is None else unlabelled  # of runs that are refined
+    return Ready(run.request, features, other, further, dated=run.dated)
 
 
-def _ready_of(found: _Comparison, run: Planned, stack: ExitStack) -> Ready:
-    return _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled, stack)
+def _ready_of(found: _Comparison, run: Planned) -> Ready:
+    return _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled)
 
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
@@ -573,14 +541,14 @@ def _plan(ready: Ready, run: Planned) -> tuple[Plan | Selection, Dataset]:
     return plan_run(replace(candidates[0], shrink=run.tuning.shrink), dataset), dataset
 
 
-def _check_splits(found: _Comparison, stack: ExitStack) -> None:
+def _check_splits(found: _Comparison) -> None:
     splits = {}
     for run in (run for runs in _missing(found.planned) for run in runs):
         seed = run.request.split_seed if run.setting.shots else None
         splits[run.setting, seed, METHODS[str(run.request.method)].joins_public, run.request.unlabelled] = run
     for (_, seed, *_), run in splits.items():
         try:
-            _ready_of(found, run, stack).dataset().check()
+            _ready_of(found, run).dataset().check()
         except LinprobeError as error:
             where = "" if seed is None else f"seed {seed} of 0 to {found.request.seeds - 1}: "
             raise type(error)(f"{where}{error}") from None

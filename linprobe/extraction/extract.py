@@ -25,17 +25,7 @@ OF_LABELLED = (
 
 
 def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | None:
-    """Make the feature file that `request` describes, resuming an interrupted run with the same settings.
-
-    Under torchrun, all processes make this call; rank 0 assembles the file and reports.
-
-    Returns: file, backbone, rows (number of each group), n_features, n_classes, class_names_from, extracted (images
-        passed through the network in this run), seconds (of the pass over them), waiting_share (fraction of it spent
-        waiting for images), device, precision, skipped (id and reason of each skipped image); None in processes other
-        than rank 0.
-    Raises UsageError: an option, or an unfinished run with other settings. DataError: images or weights. PrivacyError:
-    private images would become public or several records. LinprobeError: memory, disk, a worker or another process.
-    """
+    """Make the feature file of a request, resuming an interrupted run; under torchrun, rank 0 reports."""
     recipe = _checked(request)
     from linprobe.extraction.sources import listed_source
 
@@ -55,7 +45,6 @@ def extract(request: ExtractRequest, progress: Progress) -> dict[str, Any] | Non
 
 
 def _checked(request: ExtractRequest) -> Recipe | None:
-    """Check all that needs neither PyTorch nor an image, and read the recipe of `like`; None without `like`."""
     backbone = request.backbone or DEFAULT
     family = family_of(backbone)
     if request.like is None:

@@ -18,11 +18,7 @@ from linprobe.runs.run_folder import RunFolder, new_files
 
 
 def import_(request: ImportRequest, progress: Progress) -> dict[str, Any]:
-    """Write arrays to a feature file; returns its description, as `info` does.
-
-    Raises UsageError: `out` is a folder, an input or no feature file, or exists and `overwrite` is false. DataError:
-    unreadable arrays or class list. LinprobeError: `out` is not writable.
-    """
+    """Write arrays to a feature file; returns its description, as `info` does."""
     inputs, out = (*request.sources, request.classes), request.out
     with new_files({"--out": out}, what="feature file", inputs=inputs, overwrite=request.overwrite):
         if out.exists() and out.stat().st_size and not is_hdf5(out):
@@ -51,7 +47,6 @@ def describe_features(path: Path, *, whole: bool = True) -> dict[str, Any]:
 
 
 def info(path: Path) -> dict[str, Any]:
-    """A feature file's description, or a run folder's manifest."""
     return RunFolder(path).manifest.to_json() if path.is_dir() else describe_features(path)
 
 

@@ -1,8 +1,7 @@
-"""Image files to batches of pixels: decode, preprocess, batch.
+"""Image files to batches of pixels: decode, preprocess, batch. A file either decodes or is reported as unreadable.
 
-Every file either decodes or is reported as unreadable; not every format lets damage be seen. Unusual but valid images
-are converted: CMYK and palette images to RGB, 16-bit images to 8 bits, rotated images upright by their EXIF tag. A
-transparent pixel has the colour that is stored for it.
+CMYK and palette images become RGB, 16-bit images 8 bits, images rotated by their EXIF tag upright. A transparent pixel
+has the colour that is stored for it.
 """
 
 from __future__ import annotations
@@ -97,25 +96,15 @@ def _to_mode(image: Image.Image, mode: str | None) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """A network's preprocessing.
+    """A network's preprocessing. ParameterError: a value out of range, or not one mean and std for each channel."""
 
-    Attributes:
-        resize: length of the short side, or exact (height, width), in pixels; None to keep the size.
-        crop: (height, width) of the centre crop, in pixels; None for no crop.
-        interpolation: one of INTERPOLATIONS.
-        mean, std: one number per channel, for values in [0, 1].
-        mode: RGB, or L for one grey channel.
-        views: number of views of an image, the first ones of VIEWS.
-    Raises ParameterError: a value out of range, or another number of means or stds than of channels.
-    """
-
-    resize: int | tuple[int, int] | None
-    crop: tuple[int, int] | None
+    resize: int | tuple[int, int] | None  # the short side, or exact (height, width); None to keep the size
+    crop: tuple[int, int] | None  # (height, width) of the centre crop; None for no crop
     interpolation: str
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of each channel, for values in [0, 1]
     std: tuple[float, ...]
-    mode: str = "RGB"
-    views: int = 1
+    mode: str = "RGB"  # or L, one grey channel
+    views: int = 1  # of an image, the first ones of VIEWS
 
     def __post_init__(self) -> None:
         if self.views not in range(1, len(VIEWS) + 1):
@@ -137,9 +126,7 @@ class ImageTransform:
         if any(side < 1 for side in (*sides, *(self.crop or ()))):
             raise ParameterError(f"resize is {self.resize} and crop {self.crop}; allowed: whole numbers above 0")
         if self.crop is not None and isinstance(self.resize, int) and max(self.crop) > self.resize:
-            raise ParameterError(
-                f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than the resized image"
-            )
+            raise ParameterError(f"crop is {self.crop} and resize {self.resize}; allowed: a crop no larger than it")
 
     def overridden(
         self,
@@ -149,12 +136,7 @@ class ImageTransform:
         std: tuple[float, ...] | None,
         interpolation: str | None,
     ) -> ImageTransform:
-        """A copy with every argument that is not None replaced.
-
-        One mean or std applies to all channels; 0 for `resize` or `crop` turns that step off.
-
-        Raises ParameterError: as for the constructor.
-        """
+        """A copy with what is given: one mean or std for all channels; 0 for `resize` or `crop` turns the step off."""
         channels = len(self.mode)
         mean, std = (each * channels if each is not None and len(each) == 1 else each for each in (mean, std))
         return replace(
@@ -168,22 +150,15 @@ class ImageTransform:
 
     @property
     def text(self) -> str:
-        """All fields as JSON, for the feature file and its digest; a single view goes without saying."""
         fields = {name: value for name, value in asdict(self).items() if (name, value) != ("views", 1)}
         return json.dumps(fields, sort_keys=True)
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """(height, width) of the network's input, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def shown(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Resized and cropped pixels of all views, uint8 (views, height, width, channels).
-
-        A shifted view that reaches beyond the image's border shows the image's reflection there.
-
-        Raises UnreadableImage: the image is smaller than the crop, or so narrow that resizing exceeds MAX_PIXELS.
-        """
+        """Resized and cropped pixels of all views, uint8 (views, height, width, channels), reflected at the borders."""
         if self.resize is not None:
             size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
             scale = size[0] / min(image.size)
@@ -217,11 +192,8 @@ class ImageTransform:
         return lambda pixels: pixels.float().mul_(scale).sub_(shift)
 
 
+# number, pixels (rows * views, channels, height, width), status (rows,), keys (rows, KEY_BYTES), reasons of unread rows
 Batch = tuple[int, Tensor, Tensor, Tensor, list[tuple[int, str]]]
-"""Batch number; pixels (rows * views, channels, height, width), status (rows,) and keys (rows, KEY_BYTES), all uint8;
-and (row, reason) for each unreadable image. The first half of a key is a digest of the pixels of the first view, which
-identifies copies of an image. The second half is a digest of the image before the transform, so it does not depend on
-the network."""
 
 
 class Batches(Dataset[Batch]):
@@ -257,7 +229,6 @@ class Batches(Dataset[Batch]):
         return batch, images, torch.from_numpy(status), torch.from_numpy(keys), unread
 
     def _pixels(self, content: Any) -> NDArray[np.uint8]:
-        """Pixels of one row, uint8 (views, height, width, channels)."""
         pixels = self.transform.shown(decode(content, self.transform.mode))
         height, width = pixels.shape[1:3]
         if (height, width) != self.size:
@@ -279,7 +250,6 @@ def _decoded(members: Members, count: int, mode: str | None) -> Iterator[Image.I
 
 
 def first_size(members: Members, transform: ImageTransform) -> tuple[int, int] | None:
-    """(height, width) after the transform of the first readable image, or None."""
     shapes = (transform.shown(image).shape for image in _decoded(members, len(members), transform.mode))
     return next(((int(height), int(width)) for _, height, width, _ in shapes), None)
 

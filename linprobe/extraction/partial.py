@@ -1,8 +1,7 @@
-"""The folder of an unfinished extraction, which can be stopped at any point and resumed.
+"""The folder of an unfinished extraction, `NAME.partial`, which can be stopped at any point and resumed.
 
-The folder `NAME.partial`, mode 0700, holds raw rows and one status byte per row, written in place. Rows reach the disk
-before their status. A resumed run computes every unfinished batch again, whole, so the finished file does not depend on
-when or how often the extraction was stopped, or on the number of processes.
+It holds raw rows and one status byte per row. Rows reach the disk before their status. A resumed run computes every
+unfinished batch again, whole, so the file does not depend on stops, or on the number of processes.
 """
 
 from __future__ import annotations
@@ -31,12 +30,19 @@ SOURCE_KEY = slice(IMAGE_KEY_BYTES, 2 * IMAGE_KEY_BYTES)  # the digest of the im
 KEY_BYTES = SOURCE_KEY.stop
 SYNC_SECONDS = 1.0
 _OURS = re.compile(
-    r"lock|settings\.json|\.settings\.json\..*|text\.npy.*|.*\.(rows|status|keys)|skipped-\d+\.jsonl|\.?made\.h5.*"
+    r"lock|settings\.json|\.settings\.json\..*|\.?text\.npy.*|.*\.(rows|status|keys)|skipped-\d+\.jsonl|\.?made\.h5.*"
 )
 SETTINGS, LOCK = "settings.json", "lock"
 ASSEMBLY_ROWS = 4096
 
-CHANGED = {"fingerprint": ", as the images, their classes or their owners have changed since"}  # for a message
+
+def first_change(before: dict[str, Any], settings: dict[str, Any]) -> str | None:
+    """The first setting that is not as `before`, for a message."""
+    for name, value in json.loads(json.dumps(settings)).items():
+        if before.get(name) != value:
+            since = ", as the images, their classes or their owners have changed since" * (name == "fingerprint")
+            return f"{name} {shown(before.get(name))} and this run has {shown(value)}{since}"
+    return None
 
 
 class Partial:
@@ -57,22 +63,14 @@ class Partial:
             before = dict(json.loads(read_text(self.folder / SETTINGS)))
         except (OSError, TypeError, ValueError):
             before = {}
-        plain = json.loads(json.dumps(settings))
-        other = next((name for name in plain if before.get(name) != plain[name]), None)
+        other = first_change(before, settings)
         if other is not None and not overwrite:
-            raise UsageError(
-                f"{self.folder} was begun with {other} {shown(before.get(other))} and this run has "
-                f"{shown(plain[other])}{CHANGED.get(other, '')}; give the same, or --overwrite to start again"
-            )
+            raise UsageError(f"{self.folder} was begun with {other}; give the same, or --overwrite to start again")
         files = {self.folder / name: n_bytes for name, n_bytes in self._bytes.items()}
         return other is None and all(path.is_file() and path.stat().st_size == n for path, n in files.items())
 
     def begin(self, settings: dict[str, Any], *, overwrite: bool = False) -> bool:
-        """Start a new extraction in the folder, unless it holds one with the same settings to resume.
-
-        Returns: Whether there is one to resume.
-        Raises UsageError: it holds an extraction with other settings, and `overwrite` is false.
-        """
+        """Start a new extraction in the folder, or return True if it holds one with the same settings to resume."""
         if self._continues(settings, overwrite=overwrite):
             # left by a run that was killed while it assembled the file
             for leftover in {*self.folder.glob("*.h5*"), *self.folder.glob(".*.partial")}:
@@ -101,7 +99,6 @@ class Partial:
             os.close(descriptor)
 
     def status(self, group: str) -> NDArray[np.uint8]:
-        """PENDING, DONE or SKIPPED for every row, uint8, shape (n_rows,)."""
         return np.fromfile(self.folder / f"{group}.status", dtype=np.uint8)
 
     def write(
@@ -115,7 +112,6 @@ class Partial:
             self.sync()
 
     def sync(self) -> None:
-        """Flush rows and keys to disk, then write their status."""
         for group in {group for group, _, _ in self._unsynced}:
             os.fsync(self._open[f"{group}.rows"])
             os.fsync(self._open[f"{group}.keys"])
@@ -135,7 +131,6 @@ class Partial:
             os.fsync(stream.fileno())
 
     def skipped(self) -> list[tuple[str, str, str]]:
-        """Group, id and reason of every skipped image, in row order."""
         left_out = {group: self.status(group) == SKIPPED for group in self.sizes}
         found: dict[tuple[str, int], tuple[str, str, str]] = {}
         for path in sorted(self.folder.glob("skipped-*.jsonl")):
@@ -151,7 +146,6 @@ class Partial:
         return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
 
     def rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """Blocks of finished rows, in row order, each of shape (b, width)."""
         kept = self.status(group) == DONE
         with (self.folder / f"{group}.rows").open("rb") as stream:
             for start in range(0, self.sizes[group], ASSEMBLY_ROWS):
@@ -160,7 +154,6 @@ class Partial:
                 yield block.reshape(len(part), self.width)[part]
 
     def keys(self, group: str) -> NDArray[np.uint8]:
-        """Keys of the finished rows, shape (rows, KEY_BYTES)."""
         keys = np.fromfile(self.folder / f"{group}.keys", dtype=np.uint8).reshape(-1, KEY_BYTES)
         kept: NDArray[np.uint8] = keys[self.status(group) == DONE]
         return kept
@@ -175,10 +168,7 @@ def _write_all(descriptor: int, values: NDArray[Any], offset: int) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it.
-
-    Raises UsageError: `folder` is a file, or holds files of something else. LinprobeError: another extraction holds it.
-    """
+    """Create and lock the folder `NAME.partial`; at the end, remove it if no extraction was begun in it."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is no folder and prevents the extraction; move it, or give another --out")
     with ExitStack() as stack:
@@ -187,9 +177,7 @@ def locked(folder: Path) -> Iterator[None]:
             with suppress(FileNotFoundError):  # the extraction that held the folder has just removed it
                 foreign = [path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name)]
                 if foreign:
-                    raise UsageError(
-                        f"{folder} holds {foreign[0]!r}, which no extraction wrote; move it, or change --out"
-                    )
+                    raise UsageError(f"{folder} holds {foreign[0]!r}, which no extraction wrote; give another --out")
                 busy = f"another extraction is running in {folder}; wait for it, or give another --out"
                 descriptor = stack.enter_context(held(folder / LOCK, busy, create=True, error=UsageError))
                 if descriptor is None or os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):

@@ -32,12 +32,7 @@ LOOKED_AT = 100  # test images that decide the preprocessing of a backbone that 
 
 
 def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
-    """The network of the recipe, with its weights and preprocessing.
-
-    Args:
-        weights: a file, or a name of the family; None for the name in the recipe.
-    Raises UsageError: the weights were a file, and none is given. DataError: other weights, or as `load_backbone`.
-    """
+    """The network of the recipe, with its preprocessing, and its weights by name or from the file `weights`."""
     random = recipe.weights == RANDOM
     if weights is None and weights_from_file(recipe.weights):
         raise UsageError(f"{recipe.name} was made with weights from the file {recipe.weights}; give --weights FILE")
@@ -57,9 +52,7 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
     try:
         transform = ImageTransform(**stored)
     except TypeError as error:
-        raise DataError(
-            f"{recipe.name} has preprocessing not known to this linprobe ({error}); give --backbone in place of --like"
-        ) from None
+        raise DataError(f"{recipe.name} has unknown preprocessing ({error}); give --backbone, not --like") from None
     # keep the name of the weights in the recipe: a file may have been renamed
     return replace(backbone, transform=transform, transform_for=None, weights=recipe.weights)
 
@@ -67,13 +60,6 @@ def backbone_like(recipe: Recipe, weights: str | None) -> Backbone:
 def prompt_parts(
     class_names: Path | None, templates: str | None, source: ImageSource, backbone: Backbone
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Class names for prompts, in label order, and prompt templates; None for a network without a text tower.
-
-    Args:
-        class_names: file with one name per line; None to use the class list of the source.
-        templates: a name in TEMPLATE_SETS, or a file with one template per line; None for DEFAULT_TEMPLATES.
-    Raises UsageError: the network has no text tower, or no such templates. DataError: an unsuitable file.
-    """
     if backbone.encode_text is None or not source.class_names:
         if class_names is not None or templates is not None:
             of = f"layer {backbone.layer} of" if backbone.layer else "backbone"
@@ -112,9 +98,7 @@ def _templates(wanted: str | None) -> tuple[str, ...]:
         return tuple(template("{}") for template in kept)
     path = Path(wanted)
     if not path.is_file():
-        raise UsageError(
-            f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file with one template per line"
-        )
+        raise UsageError(f"templates is {wanted!r}; allowed: {', '.join(TEMPLATE_SETS)}, or a file of templates")
     lines = read_lines(path, "template file", "one template")
     for line in lines:
         if "{}" not in line:
@@ -142,23 +126,16 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """Everything decided before the first image is read.
-
-    Attributes:
-        out: the feature file. source, backbone: images and network. batches: batches of each group.
-        width: features per row. device: where features are computed.
-        prompts: class names and prompt templates, for a network with a text tower.
-        settings: everything that decides the rows; only a run with equal settings may resume this one.
-    """
+    """Everything decided before the first image is read."""
 
     out: Path
     source: ImageSource
     backbone: Backbone
-    batches: dict[str, Batches]
-    width: int
+    batches: dict[str, Batches]  # of each group
+    width: int  # features per row
     device: torch.device
-    prompts: tuple[tuple[str, ...], tuple[str, ...]] | None
-    settings: dict[str, Any]
+    prompts: tuple[tuple[str, ...], tuple[str, ...]] | None  # class names and templates, for a text tower
+    settings: dict[str, Any]  # all that decides the rows; only a run with equal settings may resume this one
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -190,11 +167,6 @@ class ExtractionPlan:
 def make_plan(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, backbone: Backbone, device: torch.device
 ) -> ExtractionPlan:
-    """Settle transform, image size, batches, width, prompts and the output path.
-
-    Raises UsageError: the network does not take such images, or an option that does not fit it. DataError: no readable
-    test image, repeated ids, or an unsuitable text file.
-    """
     backbone = _with_transform(request, source, backbone)
     transform = backbone.transform
     default = BATCH_ON_GPU if device.type == "cuda" else backbone.batch_on_cpu or BATCH_ON_CPU
@@ -232,9 +204,7 @@ def make_plan(
     out = request.out or Path("features") / f"{Path(source.name).stem}-{named}.h5"
     plan = ExtractionPlan(out, source, backbone, batches, width, device, prompts, settings)
     if recipe is not None and plan.extraction_digest != recipe.extraction_digest:
-        raise DataError(
-            f"{recipe.name} was made by another version of linprobe, with another {backbone.name}; install that version"
-        )
+        raise DataError(f"{recipe.name} was made by a linprobe with another {backbone.name}; install that version")
     return plan
 
 
@@ -261,11 +231,8 @@ def _precision(wanted: str, backbone: Backbone, device: torch.device) -> str:
 
 
 def _test_size(request: ExtractRequest, source: ImageSource, transform: ImageTransform) -> tuple[int, int]:
-    """(height, width) of the first test image after the transform; test images are public."""
     if request.private_test:
-        raise UsageError(
-            "the images have no fixed size, and no private test image may decide it; give --resize and --crop"
-        )
+        raise UsageError("images have no fixed size, and no private test image may decide it; give --resize and --crop")
     size = first_size(_public_images(request, source), transform)
     if size is None:
         raise DataError(f"{source.name}: no test image can be read; allowed: at least one whole image")
@@ -278,9 +245,7 @@ def _refuse_repeated_ids(source: ImageSource) -> None:
         _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
         if (counts > 1).any():
             name = members.id(int(first[np.argmax(counts > 1)]))
-            raise DataError(
-                f"{group} has {counted(int((counts > 1).sum()), 'repeated id')}, first {name!r}; allowed: none; rename"
-            )
+            raise DataError(f"{group} has {counted(int((counts > 1).sum()), 'repeated id')}, first {name!r}; rename it")
 
 
 def _width(backbone: Backbone, size: tuple[int, int]) -> int:

@@ -28,25 +28,17 @@ WITH_NAMES = {name.partition(":")[0] for name in BACKBONES if ":" in name}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How rows were made, for `--like`: new images become rows in the same way.
+    """How rows were made, for `--like`: new images become rows in the same way."""
 
-    Attributes:
-        name: the run or feature file. class_names: its classes, in label order.
-        backbone, arguments: the network. weights: a name, or the name of a file. weights_digest: SHA-256 of them.
-        layer: a value of `--layer`; None for the network's own output.
-        preprocessing: fields of `ImageTransform`. image_size: (height, width) of the network's input.
-        extraction_digest: of all of these.
-    """
-
-    name: str
+    name: str  # of the run or feature file
     class_names: tuple[str, ...]
     backbone: str
-    weights: str
+    weights: str  # a name, or the name of a file
     weights_digest: str
     arguments: dict[str, Any]
     layer: str | None
-    preprocessing: dict[str, Any]
-    image_size: tuple[int, int]
+    preprocessing: dict[str, Any]  # fields of `ImageTransform`
+    image_size: tuple[int, int]  # (height, width) of the network's input
     extraction_digest: str
 
 

@@ -27,13 +27,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from linprobe import errors
+from linprobe.atomic_files import replace_when_complete
 from linprobe.data.feature_file import UNLABELLED, FeatureFile
-from linprobe.data.feature_reader import Description, keys_among, people_by_group, shown
+from linprobe.data.feature_reader import Description, keys_among, people_by_group
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.labels import APART
 from linprobe.extraction.backbones import RANDOM, load_backbone, load_default
 from linprobe.extraction.images import Batch, Batches
-from linprobe.extraction.partial import CHANGED, DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, locked
+from linprobe.extraction.partial import DONE, PIXEL_KEY, SETTINGS, SKIPPED, Partial, first_change, locked
 from linprobe.extraction.plan import PRECISIONS, ExtractionPlan, backbone_like, choose_device, make_plan
 from linprobe.extraction.request import ExtractRequest, Recipe
 from linprobe.extraction.sources.base import FOLDER_NAMES, ImageSource, OwnedMembers
@@ -47,14 +48,7 @@ NAMED_IN_ERROR = 3
 
 
 def load(batches: Batches, wanted: Sequence[int], workers: int, *, pin: bool) -> Generator[Batch, None, None]:
-    """The batches numbered `wanted`, in that order. One worker decodes a whole batch.
-
-    Args:
-        workers: number of decoding processes; 0 decodes in this process.
-        pin: use pinned memory, for faster copies to a GPU.
-    Raises LinprobeError: an image could not be read for a reason outside its file. RuntimeError, ConnectionError,
-    EOFError: a worker died; see `_stopped`.
-    """
+    """The batches numbered `wanted`, in that order, each decoded by one of the `workers`, 0 for this process."""
     try:
         yield from _loading(batches, wanted, min(workers, len(wanted)), pin)
         return
@@ -91,12 +85,7 @@ def _stopped(error: Exception, first: str) -> errors.LinprobeError | None:
 
 
 class Network:
-    """The backbone on its device, in its precision.
-
-    Args:
-        plan: backbone, device and precision.
-        shrink: on running out of memory, halve the number of views per forward pass instead of failing.
-    """
+    """The backbone on its device, in its precision; with `shrink` it halves its batches when memory runs out."""
 
     def __init__(self, plan: ExtractionPlan, *, shrink: bool) -> None:
         self.device, self.shrink = plan.device, shrink
@@ -112,11 +101,7 @@ class Network:
             torch.backends.cuda.matmul.allow_tf32 = False
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Map uint8 pixels (rows * views, channels, height, width) to float32 features (rows, n_features).
-
-        A row is the mean of the features of the views of one image, so it is a function of this image alone. It stays
-        on the device.
-        """
+        """Uint8 pixels (rows * views, channels, height, width) to float32 rows, each the mean of its image's views."""
         while True:
             try:
                 parts = [self._forward(part) for part in torch.split(pixels, self.at_once)]
@@ -151,13 +136,6 @@ def extract_group(
     local_size: int,
     progress: errors.Progress | None,
 ) -> float:
-    """Compute and write the batches `numbers` of one group; returns the seconds spent waiting for images.
-
-    Args:
-        local_size: number of extracting processes on this machine, which share its cores.
-    Raises DataError: an unreadable image, unless `on_error` is skip, or features that do not fit the dtype on disk.
-    LinprobeError: out of memory, or a worker that died.
-    """
     if not numbers:
         return 0.0
     batches = plan.batches[group]
@@ -216,7 +194,6 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
 def _write(
     partial: Partial, batches: Batches, group: str, start: int, features: Tensor, status: Tensor, keys: Tensor
 ) -> None:
-    """Copy features to the host, convert them to the dtype on disk, check them and write them; in the writer thread."""
     values = features.cpu().numpy()
     with np.errstate(over="ignore"):
         rows = values.astype(partial.dtype)
@@ -243,7 +220,6 @@ NEXT_STEP = "start all of them again; the same command continues"
 def run_extraction(
     request: ExtractRequest, recipe: Recipe | None, source: ImageSource, progress: errors.Progress
 ) -> dict[str, Any] | None:
-    """`linprobe.extraction.extract`, once the request is checked and its images are listed."""
     with torch_group.group(TIMEOUT, NEXT_STEP) as group:
         plan = _planned(request, recipe, source, group)
         if group.rank == 0:
@@ -318,13 +294,9 @@ def _made_already(plan: ExtractionPlan, request: ExtractRequest) -> bool:
         return False
     with FeatureFile(plan.out) as features, errors.reading(f"{plan.out}: its extraction", "give --overwrite"):
         made = json.loads(features.description.extraction or "{}") | {"fingerprint": features.fingerprint()}
-    wanted = json.loads(json.dumps(plan.public_settings | {"fingerprint": plan.settings["fingerprint"]}))
-    for name, value in wanted.items():
-        if made.get(name) != value:
-            raise errors.UsageError(
-                f"{plan.out} exists, made with {name} {shown(made.get(name))} where this run has "
-                f"{shown(value)}{CHANGED.get(name, '')}; give --overwrite, or another --out"
-            )
+    other = first_change(made, plan.public_settings | {"fingerprint": plan.settings["fingerprint"]})
+    if other is not None:
+        raise errors.UsageError(f"{plan.out} exists, made with {other}; give --overwrite, or another --out")
     return True
 
 
@@ -376,7 +348,6 @@ def _after_a_stop(plan: ExtractionPlan, group: Group, progress: errors.Progress)
 
 
 def pending(batches: Batches, status: NDArray[np.uint8]) -> list[int]:
-    """Numbers of the batches with at least one pending row; such a batch is computed again, whole."""
     return [
         number
         for number, start in enumerate(range(0, len(status), batches.batch_size))
@@ -415,22 +386,15 @@ def text_weights(
 
 
 def write_text(plan: ExtractionPlan) -> None:
-    """Encode the prompts, if the network has a text tower, and store the text weights in the partial folder."""
     if plan.prompts is None or plan.backbone.encode_text is None or (plan.folder / TEXT).is_file():
         return
     weights = text_weights(plan.backbone.encode_text, *plan.prompts)
-    temporary = plan.folder / f"{TEXT}.new"
-    with temporary.open("wb") as stream:
+    with replace_when_complete(plan.folder / TEXT, private=True) as stream:
         np.save(stream, weights)
-    temporary.replace(plan.folder / TEXT)
 
 
 def assemble(plan: ExtractionPlan) -> str | None:
-    """Write the feature file from the partial folder, then remove the folder; returns the note of `scan`.
-
-    Raises DataError: a group without a readable image, or what `scan` refuses. PrivacyError: an image is both private
-    and public, as its pixels are equal after the transform.
-    """
+    """Write the feature file from the partial folder. PrivacyError: an image is private and public, by its pixels."""
     settings = plan.public_settings
     description = Description(
         class_names=plan.source.class_names,

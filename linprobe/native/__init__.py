@@ -31,8 +31,6 @@ PATH = Path(__file__).with_name("clipped_sum" + (sysconfig.get_config_var("EXT_S
 
 
 class KernelPart(ctypes.Structure):
-    """Further scores to compute in the pass of a clipped sum: `struct part` in clipped_sum.c."""
-
     _fields_ = (
         ("w", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
@@ -44,8 +42,6 @@ class KernelPart(ctypes.Structure):
 
 
 class KernelRows(ctypes.Structure):
-    """Rows as they are stored: `struct rows` in clipped_sum.c."""
-
     _fields_ = (
         ("x", ctypes.c_void_p),
         ("places", ctypes.c_void_p),

@@ -28,12 +28,7 @@ WORDS = ("failed to map segment", "annot allocate memory", "can't allocate memor
 
 
 def available(root: Path = Path("/")) -> int:
-    """Available memory in bytes: the minimum over the machine, the control groups and the limits of the process.
-
-    Args:
-        root: folder of `proc` and `sys`.
-    Returns: `UNKNOWN` if the system reports none of them.
-    """
+    """Available memory in bytes, by `proc` and `sys` in `root`: the minimum over machine, control groups and limits."""
     kibibytes = _fields(root / "proc/meminfo").get("MemAvailable")
     machine = () if kibibytes is None else (kibibytes << 10,)
     left = (allowed - used for _, allowed, used in _process_limits(root))
@@ -41,7 +36,6 @@ def available(root: Path = Path("/")) -> int:
 
 
 def suffices(n_bytes: int) -> bool:
-    """Whether `n_bytes` is at most half of the available memory."""
     return n_bytes <= available() // 2
 
 
@@ -59,7 +53,6 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None for `max`, or if the file cannot be read."""
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
@@ -118,7 +111,6 @@ def check_limit() -> None:
 
 
 def is_lack(error: BaseException) -> bool:
-    """Whether another library's error says that memory ran out."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return any(word in str(error) for word in WORDS)

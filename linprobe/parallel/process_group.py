@@ -20,16 +20,11 @@ Value = TypeVar("Value")
 class Group:
     """A group of processes; this class is the group of one. Every process makes the same calls in the same order.
 
-    Attributes:
-        rank: number of this process. size: number of processes.
-        local_rank, local_size: the same among the processes on this machine.
-
-    Raises from every call:
-        ConnectionAbortedError: another process has ended.
+    ConnectionAbortedError from every call: another process has ended.
     """
 
-    rank = local_rank = 0
-    size = local_size = 1
+    rank = local_rank = 0  # of this process, in all and on this machine
+    size = local_size = 1  # number of processes
 
     def barrier(self) -> None:
         """Wait until every process has made this call."""
@@ -54,12 +49,7 @@ ALONE = Group()
 
 
 class ThreadGroup(Group):
-    """The group of one thread.
-
-    Args:
-        rank: number of this thread.
-        barrier: shared by all threads. table: shared, one entry for each thread.
-    """
+    """The group of one thread; threads share the barrier and the table, which has an entry for each."""
 
     def __init__(self, rank: int, barrier: Barrier, table: list[Any]) -> None:
         self.rank = self.local_rank = rank
@@ -73,7 +63,6 @@ class ThreadGroup(Group):
             raise ConnectionAbortedError("another thread of the group has ended") from None
 
     def _exchanged(self, mine: Any) -> list[Any]:
-        """The values of all threads, in rank order."""
         self._table[self.rank] = mine
         self.barrier()
         given = list(self._table)
@@ -99,10 +88,7 @@ class ThreadGroup(Group):
 
 
 def in_group(size: int, work: Callable[[Group], Value]) -> list[Value]:
-    """`work(group)` of every member of a group of `size` threads, in rank order. A group of one needs no thread.
-
-    Raises: The error of the lowest rank that failed by itself; the other ranks end at their next collective call.
-    """
+    """`work(group)` of every member of a group of threads, in rank order; the error of who failed by itself."""
     if size == 1:
         return [work(ALONE)]
     barrier, table = Barrier(size), [None] * size

@@ -6,7 +6,6 @@ BLAS is limited to one thread meanwhile, so that the result for a block does not
 from __future__ import annotations
 
 import importlib
-import mmap
 import os
 import pickle
 import signal
@@ -19,8 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache, partial
-from itertools import accumulate
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,20 +26,13 @@ from threadpoolctl import ThreadpoolController
 from linprobe.errors import LinprobeError
 
 WATCH_SECONDS = 0.5
-ALIGNMENT = 64  # bytes
 MOST_JOBS = 8  # default limit: each process keeps its own copy of the rows
 
 
 def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jobs: int | None) -> Iterator[Any]:
-    """Results of `call(*given)` for each `given` of `arguments`, in order of completion.
+    """Results of `call(*given)` for each `given`, in order of completion, by `jobs` processes, at most `MOST_JOBS`.
 
-    Large arrays are shared with the processes through memory that has no name, so that nothing of it outlives the
-    processes, however they end. A system without such memory (macOS, Windows) sends each process a copy.
-
-    Args:
-        jobs: number of processes; None for one per processor, at most `MOST_JOBS`. With 1, calls run in this process,
-            in order.
-    Raises LinprobeError: one of the processes was killed.
+    What processes get goes through pipes, so that nothing of it outlives them.
     """
     processors = n_processors()
     wanted = list(arguments)
@@ -55,15 +45,8 @@ def unordered(call: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], jo
 
     # joblib keeps workers for the next call; other arguments make new ones, with the environment of this call
     watched = {"initializer": _watch_parent, "initargs": (os.getpid(), dict(os.environ))}
-    with (
-        parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched),
-        ExitStack() as held,
-    ):
-        if hasattr(os, "memfd_create"):
-            memory = held.enter_context(_shared([call, *wanted]))
-            calls = (delayed(_call_shared)(memory, place) for place in range(1, len(wanted) + 1))
-        else:
-            calls = (delayed(call)(*given) for given in wanted)
+    with parallel_config(backend="loky", inner_max_num_threads=max(1, processors // jobs), **watched):
+        calls = (delayed(_call)(pickle.dumps((call, given))) for given in wanted)
         try:
             with _without_interrupts():
                 results = Parallel(n_jobs=jobs, return_as="generator_unordered", max_nbytes=None)(calls)
@@ -112,34 +95,9 @@ def interrupted_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@contextmanager
-def _shared(values: list[Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Values in anonymous memory of this user: a path to it, and sizes in bytes of a pickle and of its arrays."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(values, 5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
-    with os.fdopen(os.memfd_create("linprobe"), "wb") as stream:
-        for part in parts:
-            stream.write(part)
-            stream.write(bytes(-part.nbytes % ALIGNMENT))
-        stream.flush()
-        yield f"/proc/{os.getpid()}/fd/{stream.fileno()}", tuple(part.nbytes for part in parts)
-
-
-@lru_cache(maxsize=1)
-def _from_shared(memory: tuple[str, tuple[int, ...]]) -> list[Any]:
-    """The values of `_shared` in another process. Their arrays are read-only views of the memory."""
-    path, sizes = memory
-    with Path(path).open("rb") as stream:
-        view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-    starts = accumulate((size + -size % ALIGNMENT for size in sizes), initial=0)
-    head, *buffers = [view[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-    return list(pickle.loads(head, buffers=buffers))  # written by the parent process
-
-
-def _call_shared(memory: tuple[str, tuple[int, ...]], place: int) -> Any:
-    values = _from_shared(memory)
-    return values[0](*values[place])
+def _call(pickled: bytes) -> Any:
+    call, given = pickle.loads(pickled)  # here, so that an error is one of this call
+    return call(*given)
 
 
 def _watch_parent(parent: int, _: dict[str, str]) -> None:
@@ -188,7 +146,6 @@ _outer: list[_Hold] = []
 
 
 def n_processors() -> int:
-    """Number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -52,16 +52,7 @@ def tasks_without_torchrun() -> str | None:
 
 @contextmanager
 def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Group]:
-    """The group of processes that torchrun started; a group of one if torchrun did not start this process.
-
-    The block ends with a barrier. A group of one does not import torch.
-
-    Args:
-        timeout: longest wait for another process, once all are connected within `CONNECTION`.
-        next_step: advice to the user, the end of the error message, if another process has ended.
-    Raises UsageError: no torch, one without torch.distributed, or a variable of torchrun that is no number of its
-    range. LinprobeError: another process ended or is unreachable.
-    """
+    """The group of processes that torchrun started, or of one, without torch. The block ends with a barrier."""
     if not _by_torchrun():
         yield ALONE
         return
@@ -95,7 +86,6 @@ def group(timeout: timedelta = TIMEOUT, next_step: str = RESUME) -> Iterator[Gro
 
 
 def _number(name: str, least: int, most: int = 10**9) -> int:
-    """The number in a variable that torchrun sets."""
     given = os.environ[name]
     if not given.isdecimal() or len(given) > len(str(most)) or not least <= int(given) <= most:
         raise UsageError(
@@ -126,8 +116,6 @@ def _guarded(call: Callable[[], Value]) -> Value:
 
 
 class TorchGroup(Group):
-    """A group of torch.distributed processes."""
-
     def __init__(self, rank: int, size: int, timeout: timedelta = TIMEOUT) -> None:
         import torch
         import torch.distributed as dist
@@ -144,7 +132,6 @@ class TorchGroup(Group):
         _guarded(self._dist.barrier)
 
     def all_reduce(self, part: NDArray[Any]) -> NDArray[Any]:
-        """As of every group; rank 0 adds the parts in rank order and broadcasts the sum."""
         total = np.array(part, order="C")
         if self.rank > 0:
             _guarded(lambda: self._dist.isend(self._flat(total), 0).wait(self._timeout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from linprobe.data.array_import import import_arrays
 from linprobe.data.blocks import pairs_of
 from linprobe.data.dataset import Split, dataset_of, private_units, public_shots
 from linprobe.data.feature_file import FeatureFile
-from linprobe.data.feature_reader import GroupRows, LoadedFeatures, people_by_group
+from linprobe.data.feature_reader import GroupRows, people_by_group
 from linprobe.data.labels import capped, one_spelling, owner_bounds, refuse_both_sides, refuse_spellings
 from linprobe.errors import DataError, Silent, UsageError
 from linprobe.options.requests import ImportRequest
@@ -52,7 +53,7 @@ def test_import_puts_the_rows_of_an_owner_next_to_each_other(tmp_path: Path) -> 
         assert features.labels("train").tolist() == [1, 1, 0, 0, 0, 1]
         assert features.owners("test") == ["3", "7", "7"]
         assert features.has_owners("train")
-        loaded = LoadedFeatures(features)
+        loaded = pickle.loads(pickle.dumps(features))
         assert loaded.owners("train", slice(1, 3)) == ["bob", "bob"]
         assert loaded.digest("train") == features.digest("train")
         bounds, names = owner_bounds(features.owners("train"), "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ from linprobe.data.blocks import (
     widened,
 )
 from linprobe.data.feature_file import Extents, FeatureFile
-from linprobe.data.feature_reader import Description, GroupRows, LoadedFeatures
+from linprobe.data.feature_reader import Description, FeatureReader, GroupRows
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.row_checks import check_rows
 from linprobe.data.rows import ArrayRows, ChainedRows, Rows, StreamedRows, prepare
@@ -345,7 +346,11 @@ def test_blocks_without_a_row_to_keep_are_not_read(features_file: Path, monkeypa
     assert np.concatenate(labels).tolist() == [2, 0, 3]
 
 
-@pytest.mark.parametrize("read", [lambda features: features, LoadedFeatures])
+def in_another_process(features: FeatureReader) -> Any:
+    return pickle.loads(pickle.dumps(features))
+
+
+@pytest.mark.parametrize("read", [lambda features: features, in_another_process])
 @pytest.mark.parametrize("masked", [True, False])
 def test_chained_shards_are_the_whole(features_file: Path, read: Any, masked: bool) -> None:
     keep = np.arange(400) % 3 != 1 if masked else None
@@ -369,7 +374,7 @@ def test_chained_shards_are_the_whole(features_file: Path, read: Any, masked: bo
                 whole.shard(start, stop)
 
 
-@pytest.mark.parametrize("read", [lambda features: features, LoadedFeatures])
+@pytest.mark.parametrize("read", [lambda features: features, in_another_process])
 def test_the_same_rows_are_hashed_once(features_file: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with FeatureFile(features_file) as opened:
         features = read(opened)
@@ -378,6 +383,21 @@ def test_the_same_rows_are_hashed_once(features_file: Path, read: Any, monkeypat
         assert len(set(first)) == 3
         monkeypatch.setattr(feature_reader.FeatureReader, "blocks", None)
         assert [features.digest("train"), features.digest("train", keep.copy()), features.digest("test")] == first
+
+
+def test_another_process_takes_over_what_is_known_and_refuses_a_file_that_changed(editable: Path) -> None:
+    with FeatureFile(editable, shown_as=Path("shown.h5")) as features:
+        check_rows(features)
+        digest = features.digest("train")
+        again = in_another_process(features)
+        assert (again.path, again.checked, again.has_digest("train")) == (Path("shown.h5"), True, True)
+        assert again.digest("train") == digest
+        again.close()
+        given = pickle.dumps(features)
+    with h5py.File(editable, "r+") as file:
+        file["train/x"][0] += 1
+    with pytest.raises(DataError, match="written to after it was opened"):
+        pickle.loads(given)
 
 
 @pytest.mark.parametrize("number", [0, 7])

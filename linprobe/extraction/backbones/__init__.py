@@ -44,8 +44,6 @@ def build_network(build: Callable[[], nn.Module], random: bool) -> nn.Module:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where random numbers would be drawn into them."""
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if getattr(function, "__name__", "") in DRAWING:
@@ -56,14 +54,7 @@ class _Undrawn(TorchFunctionMode):
 def build_or_fetch(
     name: str, arguments: dict[str, Any], build: Callable[[], nn.Module], fetched: str, random: bool
 ) -> Any:
-    """Build a network by another library, and perhaps fetch its weights from the Hugging Face hub.
-
-    Args:
-        name: of the backbone. arguments: of its constructor. Both are for messages.
-        random: as in `build_network`.
-        fetched: the weights that `build` fetches and where they are cached, for messages; empty if it fetches none.
-    Raises UsageError: the constructor refuses its arguments. DataError: the weights are neither cached nor fetched.
-    """
+    """Build a network by another library, and perhaps fetch its weights, of which `fetched` says what and where."""
     try:
         with quietly():
             return build_network(build, random)
@@ -81,7 +72,6 @@ def build_or_fetch(
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress the logging of libraries that look for weights; failures are reported by our own errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -93,9 +83,7 @@ def quietly() -> Iterator[None]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Parameters by name from a .pt, .pth or .safetensors file, whose code is not run. DataError: none, or damaged."""
     if not path.is_file():
-        raise DataError(
-            f"weights file {path} does not exist; give --weights an existing {', '.join(WEIGHTS_SUFFIXES)} file"
-        )
+        raise DataError(f"weights file {path} does not exist; give --weights a {', '.join(WEIGHTS_SUFFIXES)} file")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -163,31 +151,22 @@ def name_of_weights(weights: str | None, random: bool, default: str) -> str:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen network that maps each image to one row of features.
-
-    Attributes:
-        model: float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode.
-        transform: its preprocessing; with `transform_for`, which gets (mode, height, width) of test images, replaced.
-        tensor: description of the tensor that is a row. layer: as `--layer` names it; None for the output.
-        layers: model and tensor of each other layer, by name; it has the same weights.
-        weights: name of the weights; `random` for random ones, empty for a network without weights.
-        arguments: constructor arguments that differ from the defaults.
-        encode_text: prompts to encodings (prompts, n_features); None without a text tower.
-    """
+    """A frozen network that maps each image to one row of features."""
 
     name: str
-    model: nn.Module
+    model: nn.Module  # float images (rows, channels, height, width) to features (rows, n_features), in `eval()` mode
     transform: ImageTransform
-    tensor: str
-    weights: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    encode_text: Callable[[list[str]], Tensor] | None = None
+    tensor: str  # description of the tensor that is a row
+    weights: str  # name; `random` for random ones, empty for a network without weights
+    arguments: dict[str, Any] = field(default_factory=dict)  # of the constructor
+    encode_text: Callable[[list[str]], Tensor] | None = None  # prompts to encodings (prompts, n_features)
     notes: tuple[str, ...] = ()
+    # from (mode, height, width) of test images, in place of `transform`
     transform_for: Callable[[Collection[tuple[str, int, int]]], ImageTransform] | None = None
     float32_only: bool = False
     batch_on_cpu: int | None = None
-    layer: str | None = None
-    layers: dict[str, tuple[nn.Module, str]] = field(default_factory=dict)
+    layer: str | None = None  # as `--layer` names it; None for the output
+    layers: dict[str, tuple[nn.Module, str]] = field(default_factory=dict)  # model and tensor of each other layer
 
     def weights_digest(self) -> str:
         """SHA-256 of parameters and buffers by name, independent of the file; empty for a network without weights."""
@@ -206,16 +185,7 @@ class Backbone:
 def load_backbone(
     name: str, weights: str | None, random: bool, arguments: dict[str, Any], layer: str | None = None
 ) -> Backbone:
-    """Load the frozen network `name` with its weights, in `eval()` mode on the CPU.
-
-    Args:
-        weights: a name that the family defines, or a file; None for the family's default.
-        random: use random weights from a fixed seed, for tests.
-        arguments: passed to the network's constructor.
-        layer: whose features are the rows, without text weights; None for the network's own output.
-    Raises UsageError: no such backbone, weights, argument or layer. DataError: weights missing, damaged, or of another
-    network.
-    """
+    """Load a frozen network with weights of a name or file, or random ones, in `eval()` mode, on the CPU."""
     family = family_of(name)
     if random and weights is not None:
         raise UsageError(f"weights is {weights!r} and --random-weights is on; give one of the two")
@@ -229,11 +199,7 @@ def load_backbone(
 
 
 def load_default(weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """The backbone where the user names none: `resnet50`, or `scattering` if its weights are out of reach.
-
-    Weights and arguments belong to `resnet50`: with any of them there is no other choice. A note says that `scattering`
-    was chosen, and why. Arguments and errors as in `load_backbone`.
-    """
+    """The backbone where none is named: `resnet50`, or `scattering` if its weights are out of reach, with a note."""
     try:
         return load_backbone(DEFAULT, weights, random, arguments)
     except UnreachableWeightsError as error:

@@ -1,10 +1,7 @@
 """`clip:MODEL/PRETRAINED`: open_clip networks; a row is the projected image embedding, before normalisation.
 
-The layer `pre-projection` is the features before the linear projection to the embedding space, from which A. Radford et
-al., "Learning Transferable Visual Models From Natural Language Supervision", 2021, train linear probes of ViTs.
-
-Some weights were trained with QuickGELU. open_clip builds most networks with GELU and only warns of a mismatch, which
-lowers accuracy. Here the pretrained tag decides the activation.
+The layer `pre-projection` is its input, from which A. Radford et al., 2021, train linear probes of ViTs. Some weights
+were trained with QuickGELU: the pretrained tag decides, as open_clip only warns of a mismatch, which lowers accuracy.
 """
 
 from __future__ import annotations
@@ -63,7 +60,6 @@ def _layers(model: Any, activation: str) -> dict[str, tuple[nn.Module, str]]:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """An open_clip network. Without `weights`, the weights of the tag are downloaded into open_clip's cache."""
     model_name, tag, tag_config = _parse(name, has_weights=weights is not None or random)
     own = open_clip.get_model_config(model_name) or {}
     quick = bool(own.get("quick_gelu") or tag_config.get("quick_gelu"))
@@ -107,7 +103,6 @@ def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_encoder(name: str, model_name: str, model: Any) -> Callable[[list[str]], Tensor]:
-    """Function from prompts to encodings (prompts, embedding), float32."""
     try:
         with quietly():
             tokenizer = open_clip.get_tokenizer(model_name)

@@ -30,8 +30,7 @@ def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]
     path = None if random or named in presets else Path(named)
     if path is not None and path.suffix not in backbones.WEIGHTS_SUFFIXES:
         raise UsageError(
-            f"weights is {named!r}; allowed for {name}: {', '.join(presets)}, or a "
-            f"{', '.join(backbones.WEIGHTS_SUFFIXES)} file"
+            f"weights is {named!r}; allowed: {', '.join(presets)}, or a {', '.join(backbones.WEIGHTS_SUFFIXES)} file"
         )
     model = backbones.build_or_fetch(
         name, arguments, lambda: torchvision.models.get_model(NETWORKS[name], weights=None, **arguments), "", random
@@ -57,9 +56,7 @@ def _named_weights(name: str, entry: Any) -> dict[str, Any]:
             return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except (OSError, HTTPException) as error:
         if where.exists():
-            raise DataError(
-                f"weights file {where} cannot be read ({error}); repair it or give --weights FILE"
-            ) from None
+            raise DataError(f"weights file {where} cannot be read ({error}); repair it, or give --weights") from None
         raise backbones.UnreachableWeightsError(
             f"weights {entry.name} of {name} are not at {where} and cannot be fetched ({first_line(error)}); "
             f"put {entry.url} there, give --weights FILE, or --random-weights for a test"

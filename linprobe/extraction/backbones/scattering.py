@@ -59,12 +59,7 @@ def padding(side: int) -> tuple[int, int]:
 def gabor(
     height: int, width: int, sigma: float, angle: float, frequency: float, slant: float
 ) -> NDArray[np.complex128]:
-    """A periodic Gabor filter, shape (height, width): a wave of `frequency` radians per pixel under a slanted Gaussian.
-
-    Args:
-        sigma: standard deviation along the wave, in pixels; across it, sigma / slant.
-        angle: direction of the wave, in radians from the vertical axis.
-    """
+    """A periodic Gabor filter (height, width): a wave of `frequency` radians per pixel under a slanted Gaussian."""
     rows = (np.arange(height)[:, None] + height * _COPIES).reshape(height, 1, -1, 1)
     columns = (np.arange(width)[:, None] + width * _COPIES).reshape(1, width, 1, -1)
     along = rows * math.cos(angle) + columns * math.sin(angle)
@@ -87,12 +82,7 @@ def wavelets(height: int, width: int, scale: int) -> NDArray[np.float64]:
 
 
 def low_pass(side: int, scale: int) -> NDArray[np.float64]:
-    """The low-pass filter along one axis with subsampling to every 2^J-th pixel, less the first and the last.
-
-    Args:
-        side: padded length of the image. scale: the input has every 2^scale-th pixel, 0 or 1.
-    Returns: Matrix of shape (side / 2^J - 2, side / 2^scale) to multiply from the left.
-    """
+    """The matrix (side / 2^J - 2, side / 2^scale) of the low-pass filter along an axis, at every 2^J-th pixel."""
     sigma = 0.8 * 2 ** (SCALES - 1)
     places = np.arange(side)[:, None] + side * _COPIES
     kernel = np.exp(-(places**2) / (2 * sigma**2)).sum(axis=1) / math.sqrt(2 * _PI_OF_THE_NORM * sigma**2)
@@ -160,10 +150,7 @@ def _normalised(images: Tensor) -> Tensor:
 
 
 def coefficients(images: Tensor) -> Tensor:
-    """Images (rows, channels, height, width) to maps (rows, channels, MAPS, height // 4, width // 4).
-
-    The maps are in kymatio's order: by order, then by scale and angle of each wavelet.
-    """
+    """Images to maps (rows, channels, MAPS, height // 4, width // 4), in kymatio's order: order, scales, angles."""
     filters = _Filters(images.shape[2], images.shape[3], images.device)
     padded = functional.pad(images, filters.margins, mode="reflect")
     spectra = torch.fft.fft2(padded)
@@ -181,12 +168,7 @@ def coefficients(images: Tensor) -> Tensor:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """`scattering` or `pixels`, networks without weights. Argument `mode`: RGB, or L, one grey channel.
-
-    By default the mode of `pixels` is RGB, and `scattering` has the mode of the test images.
-
-    Raises UsageError: weights, or another argument.
-    """
+    """`scattering`, by default in the mode of the test images, or `pixels`; without weights. Argument: `mode`."""
     if weights is not None or random:
         raise UsageError(f"backbone {name} has no weights; leave out --weights and --random-weights")
     mode = arguments.get("mode")

@@ -1,8 +1,7 @@
 """`timm:NAME`: any timm network with a classifier; a row is the features before the classifier.
 
-For vision transformers with a class token, the layer `last4+avg` is the input of a linear probe in M. Oquab et al.,
-"DINOv2: Learning Robust Visual Features without Supervision", 2023, with four blocks and average pooling: the class
-tokens of the last four blocks and the mean patch token of the last block, each after the final normalisation.
+The layer `last4+avg` of ViTs is what M. Oquab et al., "DINOv2", 2023, probe: class tokens of the last four blocks and
+the mean patch token of the last, each after the final normalisation.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ LAYER = f"last{BLOCKS}+avg"
 
 
 class LastBlocks(nn.Module):
-    """Class tokens of the last blocks of a vision transformer, and its mean patch token.
-
-    Args:
-        network: a transformer whose first token is the class token. Other prefix tokens, as registers, are left out.
-    """
+    """Class tokens of the last blocks of a vision transformer, and its mean patch token, without registers."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -64,7 +59,6 @@ def _layers(model: Any) -> dict[str, tuple[nn.Module, str]]:
 
 
 def load(name: str, weights: str | None, random: bool, arguments: dict[str, Any]) -> Backbone:
-    """A timm network. Default weights are downloaded into the Hugging Face cache; `weights` gives a file instead."""
     wanted = name.removeprefix("timm:")
     if not timm.is_model(wanted):
         near = timm.list_models(f"*{wanted.split('.')[0].split('_')[0]}*")[:5] or timm.list_models()[:5]

@@ -1,13 +1,8 @@
 """`wrn-16-4`, `wrn-40-4`, `wrn-28-10`: wide residual networks with group normalisation and standardised weights.
 
-S. De, L. Berrada, J. Hayes, S. L. Smith and B. Balle, "Unlocking High-Accuracy Differentially Private Image
-Classification through Scale", 2022, section 3, after S. Zagoruyko and N. Komodakis, "Wide Residual Networks", 2016.
-Private training uses them because they have no batch normalisation. A network wrn-d-k has 3 stages of (d - 4) / 6
-blocks and 16 k, 32 k, 64 k channels. A block applies ReLU, norm and convolution twice and adds its input. Order,
-shortcuts and padding follow the authors' code (jax_privacy), so that converted weights give the same features.
-
-There are no public PyTorch weights under a standard name, so the user gives a file, with the parameter names of the
-modules below, such as `stages.S.B.conv1.gain`. A classifier under `fc` is ignored.
+S. De et al., "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022, section 3.
+Order, shortcuts and padding follow the authors' code (jax_privacy), so that converted weights give the same features.
+There are none for PyTorch under a standard name: the user gives a file with the parameter names of the modules below.
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ from linprobe.extraction.sources.folders import folder_source, members_of, refus
 
 
 def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
-    """The images of a request, classes, groups, owners, without PyTorch. Raises as the four functions for them."""
     owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
     if recipe is not None or request.unlabelled:
         source = unlabelled_source(Path(request.images), () if recipe is None else recipe.class_names)
@@ -59,14 +58,7 @@ def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageS
 def table_source(
     request: ExtractRequest, table: Path, classes: Sequence[str] | None, owners: base.Owners | None
 ) -> tuple[base.ImageSource, base.Owners | None]:
-    """The images that `table` lists, with the owners of its column, or `owners`.
-
-    Undeclared class names are the test labels, if these are public.
-
-    Raises UsageError: no such column, owners from two places, or not exactly one of a split column and a test fraction.
-    DataError: private test rows without declared classes; a table that cannot be read, a repeated id, a label outside
-    the classes, or an unsuitable split. PrivacyError: a file is listed twice.
-    """
+    """The images that `table` lists, with the owners of its column, or `owners`. PrivacyError: a file listed twice."""
     arrays = _columns(request, table)
     paths = arrays["path"].tolist()
     ids = list(map(str, arrays.get("id", arrays["path"]).tolist()))
@@ -94,7 +86,6 @@ def table_source(
 
 
 def _columns(request: ExtractRequest, table: Path) -> Arrays:
-    """The columns path, y and, where there are such, id, owner and split, each of shape (rows,)."""
     if table.suffix not in TABLES:
         raise UsageError(f"table {table} ends in {table.suffix!r}; allowed: {', '.join(TABLES)}")
     columns = Columns(
@@ -111,16 +102,7 @@ def open_source(
     owner_of: OwnerOf | None = None,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Open the images of the SOURCE argument of `linprobe extract`.
-
-    Args:
-        classes: class names in label order; None to take them from the source.
-        test_fraction: share of the images to use for testing, if the source has no test group.
-        owner_of: the person of an image; all images of a person are on one side of the split.
-        private_test: whether test labels are private, so that no class list may come from them.
-    Raises UsageError: options that do not fit the source. DataError: a missing, damaged or unsuitable source.
-    PrivacyError: a private image is public too, or appears twice through links.
-    """
+    """The images of the SOURCE argument. PrivacyError: a private image is public too, or there twice through links."""
     path = Path(source)
     kinds = f"a folder of images, or arrays in {', '.join(ARRAYS)}; for a table that lists images, give --table FILE"
     if not path.is_dir() and not path.is_file():
@@ -160,11 +142,9 @@ class ArrayMembers:
         return self._n_rows
 
     def id(self, row: int) -> str:
-        """The id in the file, or one made from the image's content if the file has none."""
         return base.readable(self.ids[row])
 
     def read(self, row: int) -> NDArray[np.uint8]:
-        """Pixels of the image, uint8, shape (height, width) or (height, width, 3)."""
         if self._images is None:
             self._images = read_arrays([self.source])[f"X_{self.group}"]
         return np.asarray(self._images[row])
@@ -180,9 +160,7 @@ class ArrayMembers:
 def _array_source(path: Path, classes: Sequence[str] | None, *, private_test: bool) -> base.ImageSource:
     arrays = read_arrays([path])
     if any(key.startswith("owner_") for key in arrays):
-        raise UsageError(
-            f"{path} has owners of images, which extract takes from --owners FILE.csv or --owner-regex; leave them out"
-        )
+        raise UsageError(f"{path} has owners of images; leave them out, and give --owners FILE.csv or --owner-regex")
     for key in ("X_train", "y_train", "X_test", "y_test"):
         if key not in arrays:
             raise DataError(f"{path} holds no {key}; needed: X_train, y_train, X_test, y_test")

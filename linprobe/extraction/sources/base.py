@@ -87,14 +87,11 @@ class Strings:
 
 
 def readable(path: bytes) -> str:
-    """A file name as text; bytes that are not UTF-8 are escaped."""
     return path.decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Some rows of another group, in the order of `rows`."""
-
     whole: Members
     rows: NDArray[np.int64]
     labels: NDArray[np.int64]

@@ -40,11 +40,7 @@ class FolderMembers:
         return base.readable((self.paths if self.names is None else self.names)[row])
 
     def read(self, row: int) -> bytes:
-        """Bytes of the file. A read that fails for a reason outside the file is tried once more.
-
-        Raises:
-            UnreadableImage: not a regular file, too large, or gone. LinprobeError: the disk or the system failed twice.
-        """
+        """Bytes of the file; a read that fails for a reason outside the file is tried once more."""
         try:
             return self._read(row)
         except LinprobeError:
@@ -87,13 +83,9 @@ def _is_folder(path: Path) -> bool:
 
 
 def refuse_stray_images(folder: Path) -> None:
-    """DataError if a visible image lies directly in `folder`."""
     for entry in os.scandir(folder):
         if entry.name.lower().endswith(base.IMAGE_SUFFIXES) and not entry.name.startswith(".") and not entry.is_dir():
-            raise DataError(
-                f"image {entry.path} lies in no class folder; move it; for images without labels, give "
-                "--unlabelled, or --like RUN"
-            )
+            raise DataError(f"image {entry.path} lies in no class folder; move it, or give --unlabelled, or --like RUN")
 
 
 def list_folder(root: Path, parts: Sequence[str], names: Sequence[str]) -> FolderMembers:
@@ -196,13 +188,7 @@ def folder_source(
     *,
     private_test: bool = False,
 ) -> base.ImageSource:
-    """Images in `train/CLASS/...`, `test/CLASS/...` and optionally `public/CLASS/...`, or in `CLASS/...`.
-
-    Unless declared, class names are the names of the test folders, or of all class folders in the one-level layout.
-
-    Raises UsageError: a test fraction beside a test folder, or neither. DataError: no class folders, undeclared ones,
-    or an image outside them. PrivacyError: a private image appears twice through links.
-    """
+    """Images in `train/CLASS`, `test/CLASS`, perhaps `public/CLASS`, or in `CLASS`; test folders name the classes."""
     grouped = is_group(folder / "train")
     test = next((name for name in TEST_NAMES if grouped and is_group(folder / name)), None)
     _check_layout(folder, test, fraction, grouped=grouped)
@@ -224,7 +210,6 @@ def folder_source(
 
 
 def _refuse_two_names(private: FolderMembers, others: dict[str, FolderMembers], private_test: bool) -> None:
-    """`refuse_linked` for the training images, and for private test images."""
     refuse_linked(private, *others.values())
     if private_test and "test" in others:
         refuse_linked(others["test"], *(members for name, members in others.items() if name != "test"))

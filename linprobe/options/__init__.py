@@ -81,9 +81,9 @@ class RunOptions:
     )
     unlabelled: Path | None = option(
         None,
-        "Feature file of public rows without labels, from the same backbone. Their mean centres the private rows of "
-        "methods with --condition if nothing else does, and they refine the weights after training; noisy counts of "
-        "similar private rows and of correct predictions decide whether they are used, and how strongly.",
+        "Feature file of public rows without labels, from the same backbone. Their mean can centre the private "
+        "rows, and they refine the weights after training; noisy counts of similar private rows and of correct "
+        "predictions decide whether they are used, and how strongly.",
         metavar="FILE",
         group="Data",
     )

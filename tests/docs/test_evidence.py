@@ -89,7 +89,7 @@ def test_balanced_runs_are_near_prototypes_on_rare_and_above_them_elsewhere() ->
     assert len(cells) == 9
     for cell in cells:
         gain = found[*cell, "balanced"] - found[*cell, "prototypes"]
-        assert gain >= (-0.03 if cell[0] == "rare" else 0), (cell, gain)
+        assert gain >= (-0.04 if cell[0] == "rare" else 0), (cell, gain)
 
 
 def test_every_figure_is_of_five_seeds() -> None:

@@ -11,7 +11,7 @@ at the same epsilon and delta for a person:
     group   rows are protected, with k times the noise, so that k rows together cost epsilon
     one     one row of each person is used, and rows are protected
 
-`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3 and 10 rows and with 3 on average. Use
+`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3, 10 and 20 rows and with 3 on average. Use
 OMP_NUM_THREADS=1 for one thread.
 """
 
@@ -140,7 +140,7 @@ def costs() -> list[dict[str, Any]]:
         rows = ArrayRows(x, g.integers(0, n_classes, n))
         weights, source = g.normal(size=(n_features, n_classes)), NoiseSource()
         about_3 = np.bincount(g.integers(0, n // 3, n))
-        people = {"1": np.arange(n + 1), "3": np.arange(0, n + 1, 3), "10": np.r_[np.arange(0, n, 10), n]}
+        people = {str(k): np.r_[np.arange(0, n, k), n] for k in (1, 3, 10, 20)}
         people["3 on average"] = np.concatenate([[0], np.cumsum(about_3[about_3 > 0])])
 
         def step(chosen: Rows, weights: Any = weights, source: Any = source, per_record: bool = observed) -> Any:

@@ -59,10 +59,10 @@ def weights_in_people(bounds: Indices, y: NDArray[Any], weights: Reals | None) -
     sizes = np.diff(bounds)
     if y.ndim > 1 or y.dtype.kind == "f" or not (sizes > 1).any():
         return weights
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    pairs, counts = np.unique(np.stack([owner, y]), axis=1, return_counts=True)
-    shares = counts / sizes[pairs[0]]
-    same = np.bincount(pairs[0], shares**2, minlength=len(sizes))
+    owner, n_classes = np.repeat(np.arange(len(sizes)), sizes), int(y.max()) + 1
+    pairs, counts = np.unique(owner * n_classes + y, return_counts=True)
+    people = pairs // n_classes
+    same = np.bincount(people, (counts / sizes[people]) ** 2, minlength=len(sizes))
     factors = np.maximum(sizes, 1.0) ** (-MOST_POWER * np.maximum(0.0, 2 * same - 1))
     return factors[owner] if weights is None else weights * factors[owner]
 

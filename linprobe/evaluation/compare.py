@@ -67,7 +67,7 @@ from linprobe.reporting import comparison
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
 from linprobe.runs.figures import CLEARLY
-from linprobe.runs.manifest import Manifest
+from linprobe.runs.manifest import LEDGER, Manifest
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training import words
 from linprobe.training.charge import BookFinder, entry_of, note_not_compared, preview, under_caps
@@ -84,9 +84,10 @@ RESULTS = ("*.csv", "*.md", "*.png", *TORN)
 class ComparisonFolder:
     """An open comparison; made by `open_comparison`. What its runs cost is in their budget book."""
 
-    def __init__(self, out: Path, of: dict[str, Any]) -> None:
-        self.out, self.of, self.runs = out, of, out / RUNS
+    def __init__(self, out: Path, of: dict[str, Any], book: Path | None) -> None:
+        self.out, self.of, self.runs, self._book = out, of, out / RUNS, book
         self._manifests: dict[str, Manifest] = {}
+        self.recorded = _recorded(out)  # ids of runs that were ever here
 
     def finished(self) -> list[Path]:
         """Folders of the finished runs that exist now; not of a complete one without its name, which is unfinished."""
@@ -102,24 +103,34 @@ class ComparisonFolder:
         check_run(opened)
         self._manifests[run.name] = opened.manifest
 
-    def composed(self, delta: float, book: Path | None) -> dict[str, Any]:
+    def composed(self, delta: float) -> dict[str, Any]:
         """The cost of all runs that ever were here, composed as by `linprobe budget`."""
-        spent = asdict(spending(self.entries(book), delta))
+        spent = asdict(spending(self.entries(), delta))
         del spent["epsilon_by_unit"]  # all runs of a comparison have one unit
         return {"private_runs": spent.pop("runs"), **spent, "unit": self.of.get("unit", RECORD)}
 
-    def entries(self, book: Path | None) -> list[Entry]:
-        """All runs that ever were here as books have them, also killed ones, and runs that they started from."""
-        books = [*files_of_books(books_folder()), *([] if book is None else [book])]
+    def entries(self) -> list[Entry]:
+        """All runs that ever were here as books have them, also killed ones, and runs that they started from.
+
+        PrivacyError: a run that is in no book.
+        """
+        books = [*files_of_books(books_folder()), *([] if self._book is None else [self._book])]
         recorded = Contents({run: one for path in books for run, one in read_book(path).entries.items()})
         here, features = self.runs.resolve(), (None, self.of["features"])
         found = {
             run: one
             for run, one in recorded.entries.items()
-            if one.features in features and Path(one.name).parent.resolve() == here
+            if run in self.recorded or (one.features in features and Path(one.name).parent.resolve() == here)
         }
         for entry in (entry_of(run, self.manifest(run)) for run in self.finished()):
             found[entry.run] = recorded.after(entry, ())
+        unknown = min(self.recorded - found.keys(), default=None)
+        if unknown is not None:
+            raise PrivacyError(
+                f"run {unknown} of {self.out} is neither there nor in a budget book here, so its cost is unknown; "
+                "allowed: the --book that has it, its budget book put back, or a new --out"
+            )
+        self.recorded |= found.keys() & recorded.entries.keys()
         return list(recorded.with_first(found).values())
 
     def begin(self) -> None:
@@ -128,16 +139,19 @@ class ComparisonFolder:
             for pattern in RESULTS:
                 for path in self.out.glob(pattern):
                     path.unlink()
-            write_json(self.out / STATED, {"of": self.of, "unfinished": True})
+            self.finish({"unfinished": True})
 
     def finish(self, content: dict[str, Any]) -> None:
-        write_json(self.out / STATED, {"of": self.of, **content})
+        write_json(self.out / STATED, {"of": self.of, "recorded": sorted(self.recorded), **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
         """Remove the folders of unfinished runs called `names`; their book has what they released."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
-                shutil.rmtree(partial, ignore_errors=True)
+                with suppress(LinprobeError, OSError), ExitStack() as stack:
+                    if (partial / LEDGER).exists():
+                        stack.enter_context(held(partial / LEDGER, "the ledger is being written"))
+                    shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_new_comparison(out: Path, of: dict[str, Any]) -> bool:
@@ -168,7 +182,7 @@ def _is_early(path: Path) -> bool:
 
 @contextmanager
 def open_comparison(
-    out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str]
+    out: Path, of: dict[str, Any], features: FeatureReader, protected: Mapping[str, str], book: Path | None
 ) -> Iterator[ComparisonFolder]:
     """Create or continue the comparison in `out`, locked for this process. `protected`: digests of public rows by name.
 
@@ -188,14 +202,42 @@ def open_comparison(
                 if is_new:  # no run is bound to the rows of a killed comparison
                     (out / COMMITTED).unlink(missing_ok=True)
             _commit(out / COMMITTED, features, protected)
-            folder = ComparisonFolder(out, of)
+            folder = ComparisonFolder(out, of, book)
             for run in folder.finished():
                 folder.check(run)
+            folder.entries()  # a book that cannot be read is refused before more is spent
             folder.begin()
-            yield folder
+            with _recording(folder):
+                yield folder
         finally:
-            if is_new and not any((out / RUNS).glob("*")):
-                shutil.rmtree(out, ignore_errors=True)
+            if is_new and not _recorded(out) and not any((out / RUNS).glob("*")):
+                for path in (one for name in (STATED, COMMITTED, LOCK, *TORN) for one in out.glob(name)):
+                    path.unlink()
+                with suppress(OSError):  # a file of somebody else
+                    (out / RUNS).rmdir()
+                    out.rmdir()
+
+
+@contextmanager
+def _recording(folder: ComparisonFolder) -> Iterator[None]:
+    """If the block fails, state which runs have been charged."""
+    try:
+        yield
+    except BaseException:
+        with suppress(LinprobeError, OSError):
+            folder.entries()
+            folder.begin()
+        raise
+
+
+def _recorded(out: Path) -> set[str]:
+    """Ids of the runs that were ever in a comparison, as it states them, and an earlier version in `spent.jsonl`."""
+    stated, spent = out / STATED, out / "spent.jsonl"
+    with reading(str(out), "restore it, or give --out a new folder"):
+        found = set(json.loads(read_text(stated)).get("recorded", ())) if stated.is_file() else set()
+        lines = [json.loads(line) for line in (read_text(spent).splitlines() if spent.is_file() else ())]
+        keys = {line["run_key"] for line in lines if line["releases"] or line.get("selection")}
+        return found | {key for key in keys if run_folder.is_run_id(key)}
 
 
 def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -> None:
@@ -257,8 +299,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         before = under_caps(account, ())
         earlier = spending(before.counted).runs
         stack.enter_context(run_folder.new_folders(request.folder))
-        folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected))
-        folder.entries(request.book)  # a book that cannot be read is refused before more is spent
+        folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected, request.book))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
@@ -284,17 +325,15 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             return _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
-            _tell_kept(folder, missing, request.book, before, progress)
+            _tell_kept(folder, missing, before, progress)
             raise
 
 
-def _tell_kept(
-    folder: ComparisonFolder, missing: Sequence[Planned], book: Path | None, before: Contents, progress: Progress
-) -> None:
+def _tell_kept(folder: ComparisonFolder, missing: Sequence[Planned], before: Contents, progress: Progress) -> None:
     """Say what `missing` runs cost that were not in their book `before`, and that finished runs are kept."""
     with suppress(LinprobeError, OSError):  # what stopped it is told
         places = [one.folder.absolute() for one in missing]
-        charged = [one for one in folder.entries(book) if one.run not in before.entries and Path(one.name) in places]
+        charged = [one for one in folder.entries() if one.run not in before.entries and Path(one.name) in places]
         spent = spending(charged, folder.of["delta"])
         if spent.runs:
             progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
@@ -314,7 +353,7 @@ def _count(done: Iterable[Path], selections: set[Path], progress: Progress) -> N
 @contextmanager
 def _opened(request: CompareRequest) -> Iterator[_Comparison]:
     check_request(request)
-    run_folder.refuse_book_inside(request.book, request.folder / RUNS)
+    run_folder.refuse_book_inside(request.book, request.folder)
     refuse_other_encodings([request.folder, *request.public])
     if request.features is None and not request.public_shots and not request.public:
         request = replace(request, public_shots=(DIGITS_SHOTS,))
@@ -419,7 +458,7 @@ def _written(
             marked = [{**one, "note": PRIVATE_OUTPUT} for one in attacks]
             write_csv(out / "private_attacks.csv", marked, private=True)
             attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
-        found = {"composed": folder.composed(request.delta, request.book), **guessing, "summary": summary, "runs": runs}
+        found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
         folder.finish(found)
     return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
 

@@ -205,7 +205,7 @@ def refuse_book_inside(book: Path | None, out: Path | None = None) -> None:
     place = book.resolve()
     if out is not None and out.resolve() in (place, *place.parents):
         raise errors.UsageError(
-            f"budget book {book} would lie in {out}, which is only for a run; give --book another place"
+            f"budget book {book} would lie in {out}, which is only for runs; give --book another place"
         )
     with errors.writing(f"budget book {book}", "--book", "cannot be used"):  # a folder may be closed to this user
         _refuse_inside_run(place, "budget book")
@@ -499,10 +499,14 @@ def _remove_marks(partial: Path) -> None:
         (partial / name).unlink(missing_ok=True)
 
 
+def is_run_id(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{32}", text) is not None
+
+
 def run_id(partial: Path) -> str:
     """The random id of an unfinished run, kept when it is resumed, as in book and manifest. Raises DataError: none."""
     text = (partial / RUN_ID).read_text(encoding="utf-8", errors="replace")
-    if not re.fullmatch("[0-9a-f]{32}", text):
+    if not is_run_id(text):
         raise errors.DataError(f"{partial / RUN_ID} holds no run id; train anew without --resume")
     return text
 

@@ -31,6 +31,7 @@ from linprobe.accounting.row_keys import Account
 from linprobe.atomic_files import read_text, replace_when_complete, sync_folder, write_whole
 from linprobe.data.array_files import read_archive
 from linprobe.data.dataset import Dataset
+from linprobe.data.row_weights import MOST_POWER
 from linprobe.errors import DataError, PrivacyError, UsageError, reading
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
@@ -233,6 +234,7 @@ def run_identity(settings: Settings, dataset: Dataset, request: TrainRequest, ar
         "first model": None if settings.first_run is None else settings.first_run.model.manifest.files[MODEL],
         "unit": dataset.unit,
         "class weights": None if weights is None else weights.by_class.tolist(),
+        "weights in people": MOST_POWER if dataset.bounds is not None and settings.weighs else None,
         "linprobe": __version__,
         "NumPy": np.__version__,
         "SciPy": scipy.__version__,  # solves for the weights of some methods between their releases

@@ -24,6 +24,7 @@ from linprobe.accounting.book import read_book, spending
 from linprobe.accounting.events import grouped
 from linprobe.accounting.ledger import read_ledger
 from linprobe.data.dataset import open_features, public_shots
+from linprobe.errors import UsageError
 from linprobe.evaluation import compare
 from linprobe.evaluation.compare import compare_methods
 from linprobe.parallel import available_memory
@@ -447,6 +448,8 @@ def test_a_book_that_cannot_be_read_is_refused_before_more_is_spent(
     spent = {path: path.read_bytes() for path in own_books.iterdir()}
     refused(cli(*words, "--book", "other.jsonl"), 3, ["damaged.jsonl", "restore"])
     refused(cli(*words, "--seeds", "2"), 3, ["damaged.jsonl", "restore"])
+    refused(cli(*words), 3, ["damaged.jsonl", "restore"])
+    assert Path("cmp/runs.csv").is_file()
     assert {path: path.read_bytes() for path in own_books.iterdir()} == spent
     assert len(folders(Path("cmp"))) == 1
 
@@ -461,6 +464,50 @@ def test_a_deleted_run_still_counts(cli: Cli, features_file: Path, tmp_path: Pat
     again = result_of(cli("compare", features_file, *words, "--eps", "1,2"))["composed"]
     assert again["private_runs"] == both["private_runs"] + 1
     assert again["epsilon"] > both["epsilon"]
+
+
+def test_a_run_that_no_book_has_is_missed(
+    cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path
+) -> None:
+    words = ["compare", features_file, *QUICK, "--no-baselines", "--out", "cmp", "--json"]
+    book = ["--book", "other.jsonl"]
+    both = result_of(cli(*words, "--seeds", "2", *book))["composed"]
+    removed = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed1")
+    shutil.rmtree(removed)
+    refused(cli(*words, "--seeds", "1"), 4, ["neither there nor in a budget book", "--book"])
+    assert result_of(cli(*words, "--seeds", "1", *book))["composed"] == both
+    stated = tmp_path / "cmp/comparison.json"
+    content = json.loads(stated.read_text())
+    moved = (tmp_path / "cmp").rename(tmp_path / "moved")
+    assert result_of(cli(*words[:-2], moved, "--json", "--seeds", "1", *book))["composed"] == both
+    lines = [{"run_key": key, "releases": [{}], "selection": None} for key in content.pop("recorded")]
+    (moved / "comparison.json").write_text(json.dumps(content))  # as an earlier version left them
+    (moved / "spent.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused(cli(*words[:-2], moved, "--json", "--seeds", "1"), 4, ["neither there nor in a budget book"])
+    assert result_of(cli(*words[:-2], moved, "--json", "--seeds", "1", *book))["composed"] == both
+
+
+def test_a_stopped_comparison_keeps_what_was_charged_and_what_is_not_its_own(
+    cli: Cli, features_file: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["compare", features_file, "--eps", "1", "--jobs", "1", "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    refused(cli(*words, *QUICK[:2], "--book", "cmp/book.jsonl"), 2, ["cmp/book.jsonl", "another place"])
+
+    def stopped(*_: Any) -> None:
+        Path("cmp/notes.txt").write_text("mine")
+        raise UsageError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "train_on", stopped)
+        assert cli(*words, *QUICK[:2]).status == 2
+    assert sorted(path.name for path in Path("cmp").iterdir()) == ["notes.txt"]
+    Path("cmp/notes.txt").unlink()
+    assert cli(*words, "--methods", "noisy-gd:steps=30:learning-rate=1e9").status == 1
+    shutil.rmtree("cmp/runs")
+    recorded = json.loads(Path("cmp/comparison.json").read_text())["recorded"]
+    assert len(recorded) == 1
+    assert cli(*words, *QUICK[:2]).status == 0
+    assert recorded[0] in json.loads(Path("cmp/comparison.json").read_text())["recorded"]
 
 
 def test_a_failed_request_leaves_no_stale_result(cli: Cli, features_file: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ at the same epsilon and delta for a person:
     group   rows are protected, with k times the noise, so that k rows together cost epsilon
     one     one row of each person is used, and rows are protected
 
-`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3, 10 and 20 rows and with 3 on average. Use
+`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3, 10, 20 and on average 3 rows. Use
 OMP_NUM_THREADS=1 for one thread.
 """
 

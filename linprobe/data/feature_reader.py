@@ -120,11 +120,11 @@ class FeatureReader(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes, which open the file again, and take over what is known of its rows."""
         known = {name: getattr(self, name) for name in ("path", "equal", "checked", "_digests")}
-        return _opened_again, (type(self), self._place, self.written(), known)
+        return _opened_again, (type(self), self._place, self.identity(), known)
 
     @abstractmethod
-    def written(self) -> Any:
-        """Size and time of the last change of each file."""
+    def identity(self) -> Any:
+        """What tells each file, as it was opened, from another at its path, even of the same size and time."""
 
     @abstractmethod
     def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
@@ -206,10 +206,10 @@ class FeatureReader(ABC):
         return (group, _mask_digest(keep)) in self._digests
 
 
-def _opened_again(kind: Any, place: Path, written: Any, known: dict[str, Any]) -> FeatureReader:
+def _opened_again(kind: Any, place: Path, identity: Any, known: dict[str, Any]) -> FeatureReader:
     features: FeatureReader = kind(place)
     vars(features).update(known)
-    if features.written() != written:
+    if features.identity() != identity:
         raise features.changed()
     return features
 

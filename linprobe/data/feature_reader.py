@@ -106,6 +106,7 @@ class FeatureReader(ABC):
     """The contents of a feature file, on disk or in memory."""
 
     path: Path  # for messages
+    place: Path  # absolute, also where another process opens it again
     description: Description
     sizes: dict[str, int]  # number of rows of each group
     n_features: int
@@ -114,13 +115,13 @@ class FeatureReader(ABC):
     checked: bool = False  # by `check_rows`
 
     def __init__(self, place: Path) -> None:
-        self._place = place.absolute()
+        self.place = place.absolute()
         self._digests: dict[tuple[str, bytes], str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes, which open the file again, and take over what is known of its rows."""
         known = {name: getattr(self, name) for name in ("path", "equal", "checked", "_digests")}
-        return _opened_again, (type(self), self._place, self.identity(), known)
+        return _opened_again, (type(self), self.place, self.identity(), known)
 
     @abstractmethod
     def identity(self) -> Any:

@@ -273,7 +273,10 @@ class FeatureFile(FeatureReader):
         if not isinstance(schema, int | np.integer):
             raise DataError(f"{self.path} is HDF5 without a whole schema_version; allowed: files of linprobe import")
         if not 1 <= int(schema) <= SCHEMA_VERSION:
-            raise DataError(f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; upgrade linprobe")
+            raise DataError(
+                f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; make the file again, or upgrade "
+                "linprobe"
+            )
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 

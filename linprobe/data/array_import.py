@@ -75,7 +75,8 @@ def read_arrays(
     endings = (*SUFFIXES, *HDF5) if columns.x is None else NAMED_ARRAYS
     for source in files:
         if source.suffix not in endings:
-            raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {ALLOWED}; {OF_IMAGES}")
+            allowed = ALLOWED if columns.x is None else f"with --x: {', '.join(NAMED_ARRAYS)}"
+            raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {allowed}; {OF_IMAGES}")
         kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
         with reading(f"{kind} {source}", f"write it again{coded}"):
             found = _read_one(source, columns, progress, group, pair)

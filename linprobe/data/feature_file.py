@@ -236,7 +236,7 @@ class FeatureFile(FeatureReader):
         if not path.is_file():
             raise _no_file(path)
         self._file = open_hdf5(path, f"feature file {path}")
-        self._as_opened = self.written()
+        self._as_opened = os.fstat(self._file.id.get_vfd_handle())
         try:
             with self._reading("content"):
                 self._check()
@@ -273,7 +273,10 @@ class FeatureFile(FeatureReader):
         if not isinstance(schema, int | np.integer):
             raise DataError(f"{self.path} is HDF5 without a whole schema_version; allowed: files of linprobe import")
         if not 1 <= int(schema) <= SCHEMA_VERSION:
-            raise DataError(f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; upgrade linprobe")
+            raise DataError(
+                f"{self.path} has schema version {schema}; allowed: {SCHEMA_VERSION}; make the file again, or upgrade "
+                "linprobe"
+            )
         if not attributes.get("complete", False):
             raise DataError(f"{self.path} is incomplete: its writing was interrupted; make it again")
 
@@ -386,13 +389,13 @@ class FeatureFile(FeatureReader):
             else:
                 found = np.asarray(self._sets[f"{group}/x"][part])
                 found = found if kept is None else found[kept]
-        if self.written() != self._as_opened:  # the rows that were checked, and that a budget book knows, are others
-            raise self.changed()
+        if _written(os.fstat(self._file.id.get_vfd_handle())) != _written(self._as_opened):
+            raise self.changed()  # the rows that were checked, and that a budget book knows, are others
         return found
 
-    def written(self) -> tuple[int, int]:
-        found = os.fstat(self._file.id.get_vfd_handle())
-        return found.st_size, found.st_mtime_ns
+    def identity(self) -> tuple[int, ...]:
+        opened = self._as_opened
+        return *_written(opened), opened.st_dev, opened.st_ino, opened.st_ctime_ns
 
     def fingerprint(self) -> str:
         with self._reading(PRIVATE_LOG):
@@ -421,6 +424,11 @@ class FeatureFile(FeatureReader):
 
     def close(self) -> None:
         self._file.close()
+
+
+def _written(found: os.stat_result) -> tuple[int, int]:
+    """Size and time of the last write, which a change of mode and a hard link leave as they are."""
+    return found.st_size, found.st_mtime_ns
 
 
 def _no_file(path: Path) -> DataError:
@@ -561,8 +569,8 @@ class ShardedFeatures(FeatureReader):
         self.owned = [name for name in groups if any(shard.has_owners(name) for shard in self._shards)]
         self._text = self._text_weights()
 
-    def written(self) -> list[tuple[int, int]]:
-        return [shard.written() for shard in self._shards]
+    def identity(self) -> list[tuple[int, ...]]:
+        return [shard.identity() for shard in self._shards]
 
     def _having(self, group: str) -> list[FeatureFile]:
         return [shard for shard in self._shards if group in shard.sizes]

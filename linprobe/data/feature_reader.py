@@ -106,6 +106,7 @@ class FeatureReader(ABC):
     """The contents of a feature file, on disk or in memory."""
 
     path: Path  # for messages
+    place: Path  # absolute, also where another process opens it again
     description: Description
     sizes: dict[str, int]  # number of rows of each group
     n_features: int
@@ -114,17 +115,17 @@ class FeatureReader(ABC):
     checked: bool = False  # by `check_rows`
 
     def __init__(self, place: Path) -> None:
-        self._place = place.absolute()
+        self.place = place.absolute()
         self._digests: dict[tuple[str, bytes], str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes, which open the file again, and take over what is known of its rows."""
         known = {name: getattr(self, name) for name in ("path", "equal", "checked", "_digests")}
-        return _opened_again, (type(self), self._place, self.written(), known)
+        return _opened_again, (type(self), self.place, self.identity(), known)
 
     @abstractmethod
-    def written(self) -> Any:
-        """Size and time of the last change of each file."""
+    def identity(self) -> Any:
+        """What tells each file, as it was opened, from another at its path, even of the same size and time."""
 
     @abstractmethod
     def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
@@ -206,10 +207,10 @@ class FeatureReader(ABC):
         return (group, _mask_digest(keep)) in self._digests
 
 
-def _opened_again(kind: Any, place: Path, written: Any, known: dict[str, Any]) -> FeatureReader:
+def _opened_again(kind: Any, place: Path, identity: Any, known: dict[str, Any]) -> FeatureReader:
     features: FeatureReader = kind(place)
     vars(features).update(known)
-    if features.written() != written:
+    if features.identity() != identity:
         raise features.changed()
     return features
 

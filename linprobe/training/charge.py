@@ -92,7 +92,7 @@ class BookFinder:
             refuse_private_in_books(public)
             if self.commitment is not None:
                 _refuse_round_cap(path, self._keys(rows, [*protected, *exposed], ()))
-            return Account(path, features=_path_of(features.path))
+            return Account(path, features=_path_of(features))
         elif self._elsewhere and files_of_books(books_folder(), KEY):
             home = _joined(RowKeys(), _key(books_folder()), [rows, *protected, *exposed], public)
             _refuse_round_cap(path, home)
@@ -106,7 +106,7 @@ class BookFinder:
         if planned is not None:
             under_caps(replace(Account.at(path, keys), exposed=shown), [planned])
         check()
-        return replace(Account.at(path, keys, check), features=_path_of(features.path), exposed=shown)
+        return replace(Account.at(path, keys, check), features=_path_of(features), exposed=shown)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
@@ -126,9 +126,14 @@ def _joined(keys: RowKeys, key: bytes, protected: Iterable[GroupRows], public: I
     return keys
 
 
-def _path_of(features: Path) -> str:
+def _path_of(features: FeatureReader) -> str:
     """The path of a feature file or of shards, as entries of a book state it; no row decides it."""
-    return str(features if str(features) == DIGITS and not features.exists() else features.resolve())
+    return _stated(features.path, features.place)
+
+
+def _stated(path: Path, place: Path) -> str:
+    """The `place` of a file that was given as `path`, or the name of the digits, which lie elsewhere or nowhere."""
+    return DIGITS if str(path) == DIGITS and not (place.name == DIGITS and place.exists()) else str(place.resolve())
 
 
 def _refuse_round_cap(given: Path, keys: RowKeys, step: str = "leave --book out") -> None:
@@ -565,5 +570,5 @@ def entry_of(run: Path, manifest: Manifest) -> Entry:
         delta=manifest.delta,
         releases=manifest.recorded,
         selection=manifest.selection,
-        features=_path_of(Path(manifest.features)),
+        features=_stated(Path(manifest.features), Path(manifest.features)),
     )

@@ -31,6 +31,7 @@ from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import LinprobeError
 from linprobe.runs import run_folder
+from linprobe.training.charge import existing_book
 from linprobe.training.train import train_on
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import mostly_nightly
@@ -78,6 +79,17 @@ def test_methods_that_read_no_private_row_are_not_in_the_book(cli: Cli, features
     assert cli("train", features_file, "--method", "only-public", "--out", "a").status == 0
     assert books(own_books) == []
     assert spent(cli, features_file)["epsilon"] == 0
+
+
+def test_a_book_names_the_file_where_it_was_opened_and_not_in_the_folder_of_another_process(
+    features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(features_file.parent)
+    with FeatureFile(Path(features_file.name)) as features:
+        monkeypatch.chdir(tmp_path)
+        account = existing_book(features, tmp_path / "book.jsonl")
+    assert account is not None
+    assert account.features == str(features_file.resolve())
 
 
 def test_a_question_writes_nothing(cli: Cli, features_file: Path, own_books: Path) -> None:

@@ -15,6 +15,7 @@ from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import extraction_of, first_difference
+from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 from linprobe.options.requests import ImportRequest
 
@@ -465,6 +466,11 @@ def test_bad_source_is_refused_with_its_name(tmp_path: Path, case: str) -> None:
     with pytest.raises(error) as caught:
         read_arrays([source])
     assert all(word in str(caught.value) for word in [source.name, *words]), str(caught.value)
+
+
+def test_with_names_of_arrays_only_formats_that_hold_named_arrays_are_allowed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"ends in '\.npy'; allowed: with --x: \.npz, \.pt, \.h5, \.hdf5; of images"):
+        read_arrays([_unnamed_npy(tmp_path)], Columns(x="a"))
 
 
 def test_tensors_of_half_precision_brain_floats_are_read(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ DAMAGE: dict[str, tuple[Callable[[h5py.File], Any], list[str]]] = {
     "incomplete": (_attribute("complete", False), ["incomplete"]),
     "complete missing": (lambda file: file.attrs.__delitem__("complete"), ["incomplete"]),
     "newer schema": (_attribute("schema_version", SCHEMA_VERSION + 1), ["schema", str(SCHEMA_VERSION + 1), "upgrade"]),
+    "schema 0": (_attribute("schema_version", 0), ["schema version 0", "make the file again, or upgrade"]),
     "no schema": (lambda file: file.attrs.__delitem__("schema_version"), ["schema_version"]),
     "schema is text": (_attribute("schema_version", "one"), ["schema"]),
     "no class names": (lambda file: file.attrs.__delitem__("class_names"), ["class_names"]),

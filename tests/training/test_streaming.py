@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -398,6 +399,36 @@ def test_another_process_takes_over_what_is_known_and_refuses_a_file_that_change
         file["train/x"][0] += 1
     with pytest.raises(DataError, match="written to after it was opened"):
         pickle.loads(given)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_another_process_refuses_another_file_of_the_same_size_and_time(
+    editable: Path, tmp_path: Path, in_place: bool
+) -> None:
+    swapped, times = tmp_path / "swapped.h5", editable.stat()
+    swapped.write_bytes(editable.read_bytes())
+    with h5py.File(swapped, "r+") as file:
+        file["train/x"][0] += 1
+    with FeatureFile(editable) as features:
+        check_rows(features)
+        given = pickle.dumps(features)
+        if in_place:
+            editable.write_bytes(swapped.read_bytes())
+        else:
+            swapped.replace(editable)
+        os.utime(editable, ns=(times.st_atime_ns, times.st_mtime_ns))
+        found = editable.stat()
+        assert (found.st_size, found.st_mtime_ns) == (times.st_size, times.st_mtime_ns)
+        for pickled in (given, pickle.dumps(features)):
+            with pytest.raises(DataError, match="written to after it was opened"):
+                pickle.loads(pickled)
+
+
+def test_a_change_of_mode_and_a_hard_link_do_not_stop_the_reading_of_rows(editable: Path, tmp_path: Path) -> None:
+    with FeatureFile(editable) as features:
+        editable.chmod(0o600)
+        (tmp_path / "link.h5").hardlink_to(editable)
+        assert len(features.rows("train", slice(0, 3))) == 3
 
 
 @pytest.mark.parametrize("number", [0, 7])

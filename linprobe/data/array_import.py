@@ -55,7 +55,8 @@ HDF5 = (".h5", ".hdf5")
 ARRAYS = (".npz", ".npy", ".pt")
 SUFFIXES = (*ARRAYS, *TABLES)
 NAMED_ARRAYS = (".npz", ".pt", *HDF5)
-ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}; with --x: {', '.join(NAMED_ARRAYS)}"
+WITH_X = f"with --x: {', '.join(NAMED_ARRAYS)}"
+ALLOWED = f"{', '.join(SUFFIXES)} or a folder of them, or {', '.join(HDF5)}; {WITH_X}"
 OF_IMAGES = "of images, `linprobe extract FOLDER` makes a feature file"
 BLOCK_BYTES = 1 << 24
 NAMED = 4  # arrays that a note names
@@ -75,7 +76,7 @@ def read_arrays(
     endings = (*SUFFIXES, *HDF5) if columns.x is None else NAMED_ARRAYS
     for source in files:
         if source.suffix not in endings:
-            allowed = ALLOWED if columns.x is None else f"with --x: {', '.join(NAMED_ARRAYS)}"
+            allowed = ALLOWED if columns.x is None else WITH_X
             raise UsageError(f"{source} ends in {source.suffix!r}; allowed: {allowed}; {OF_IMAGES}")
         kind, coded = "table" if source.suffix in TABLES else "array file", ", as UTF-8" * (source.suffix == ".csv")
         with reading(f"{kind} {source}", f"write it again{coded}"):

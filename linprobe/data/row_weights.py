@@ -1,7 +1,8 @@
-"""Public weights of rows: factors on their losses, by class, by row, or both.
+"""Weights of rows: factors on their losses, by class, by row, or both.
 
-A gradient is clipped after its weight, so no weight lets a row add more. But a weight computed from the labels of other
-private rows would tell about them: weights come from the user, who states that they are public, or from public rows.
+A gradient is clipped after its weight, so no weight lets a row, or a person, add more. But a weight computed from the
+labels of others would tell about them: weights come from the user, who states that they are public, from public rows,
+or, for the rows of a person, from the classes of these rows alone.
 """
 
 from __future__ import annotations

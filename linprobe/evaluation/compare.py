@@ -134,7 +134,11 @@ class ComparisonFolder:
         return list(recorded.with_first(found).values())
 
     def begin(self) -> None:
-        """Remove the tables and figures of an earlier request, which may show runs that no longer exist."""
+        """State which runs were ever here, and remove tables and figures, which may show runs that no longer exist.
+
+        Raises as `entries`, and then removes nothing.
+        """
+        self.entries()
         with writing(self.out):
             for pattern in RESULTS:
                 for path in self.out.glob(pattern):
@@ -205,10 +209,8 @@ def open_comparison(
             folder = ComparisonFolder(out, of, book)
             for run in folder.finished():
                 folder.check(run)
-            folder.entries()  # a book that cannot be read is refused before more is spent
             folder.begin()
-            with _recording(folder):
-                yield folder
+            yield folder
         finally:
             if is_new and not _recorded(out) and not any((out / RUNS).glob("*")):
                 for path in (one for name in (STATED, COMMITTED, LOCK, *TORN) for one in out.glob(name)):
@@ -216,18 +218,6 @@ def open_comparison(
                 with suppress(OSError):  # a file of somebody else
                     (out / RUNS).rmdir()
                     out.rmdir()
-
-
-@contextmanager
-def _recording(folder: ComparisonFolder) -> Iterator[None]:
-    """If the block fails, state which runs have been charged."""
-    try:
-        yield
-    except BaseException:
-        with suppress(LinprobeError, OSError):
-            folder.entries()
-            folder.begin()
-        raise
 
 
 def _recorded(out: Path) -> set[str]:
@@ -325,6 +315,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             return _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
+            with suppress(LinprobeError, OSError):  # what stopped it is told
+                folder.begin()
             _tell_kept(folder, missing, before, progress)
             raise
 

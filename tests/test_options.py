@@ -152,7 +152,6 @@ def test_what_works_on_a_gpu_is_declared() -> None:
 
 
 def test_classes_without_a_method_are_not_registered() -> None:
-    @dataclass(frozen=True, kw_only=True)
     class Shared(Options):
         width: int | None = option(None, "Width.", least=1)
 

@@ -95,7 +95,7 @@ def canaries(
     """Lower bounds by JAX Privacy and by linprobe on the same scores, by release, each at `CONFIDENCE` alone."""
     from jax_privacy import auditing
 
-    request = AuditRequest(method, epsilon, part=part, runs=runs, canaries=count)  # type: ignore[arg-type]
+    request = AuditRequest(method=method, epsilon=epsilon, part=part, runs=runs, canaries=count)  # type: ignore[arg-type]
     started = time.process_time()
     subject = subject_of(request, METHODS[method])
     trials = play(subject, runs=runs, on_run=int, insecure_seed=SEED, **how)
@@ -175,7 +175,7 @@ def recorded(method: str, unit: str = "record", part: str = "training", *, neigh
     from dp_recorder.auditing import Auditor, ensure_equality
 
     steps = {} if METHODS[method].one_step else {"steps": 3}
-    request = AuditRequest(method, 3.0, part=part, unit=unit, canaries=10, **steps)  # type: ignore[arg-type]
+    request = AuditRequest(method=method, epsilon=3.0, part=part, unit=unit, canaries=10, **steps)  # type: ignore[arg-type]
     subject = subject_of(request, METHODS[method])
     observing, sums, faults = recorder_of(), 0, []
     plan = replace(subject.plan, settings=replace(subject.plan.settings, insecure_seed=SEED))

@@ -69,7 +69,7 @@ def main() -> None:
             y_test=data["y_test"],
             class_names=np.array(names),
         )
-        import_(ImportRequest([arrays], out / f"{name}.h5"), Silent())
+        import_(ImportRequest(sources=[arrays], out=out / f"{name}.h5"), Silent())
     class_of = {letters(name): name for name in names}
     for form, change in FORMS.items():
         images = out / form

@@ -80,7 +80,7 @@ def trained(data: Any, epsilon: float, k: int, how: str, way: str, seed: int) ->
                 ids = [f"{group}/{row}" for row in range(len(y))]
                 writer.write_group(group, len(y), x.shape[1], [x], y, ids, owners=people)
         request = TrainRequest(
-            "noisy-gd",
+            method="noisy-gd",
             features=file,
             epsilon=epsilon,
             delta=DELTA,

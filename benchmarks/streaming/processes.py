@@ -91,7 +91,7 @@ def child(features: Path, out: Path, data: int, last: int) -> None:
 
     began, watch = time.perf_counter(), Watch(features, last)
     given = {"epsilon": 3.0, "delta": 1e-9, "steps": STEPS, "noise_seed": 1, "insecure_seed": True}
-    request = TrainRequest("noisy-gd", features, out=out, checkpoint_every=0.0, resume=True, **given)
+    request = TrainRequest(method="noisy-gd", features=features, out=out, checkpoint_every=0.0, resume=True, **given)
     with torch_group.group() as group:
         limit = _private_bytes() + data
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -95,7 +95,14 @@ def child(features: Path, out: Path, cap: int) -> dict[str, Any]:
     before, watch = peak_bytes(), Watch()
     train_run(
         TrainRequest(
-            "noisy-gd", features, epsilon=3.0, delta=1e-9, steps=STEPS, out=out, noise_seed=1, insecure_seed=True
+            method="noisy-gd",
+            features=features,
+            epsilon=3.0,
+            delta=1e-9,
+            steps=STEPS,
+            out=out,
+            noise_seed=1,
+            insecure_seed=True,
         ),
         watch,
     )

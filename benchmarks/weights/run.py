@@ -49,7 +49,7 @@ def trained(data: Any, epsilon: float, weight: float, seed: int) -> list[float]:
         weights = file.with_name("weights.json")
         weights.write_text(json.dumps(dict.fromkeys(names[half:], weight)))
         request = TrainRequest(
-            "noisy-gd",
+            method="noisy-gd",
             features=file,
             epsilon=epsilon,
             class_weight=str(weights),

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import (
@@ -44,6 +43,7 @@ from linprobe.accounting.figures import (
 from linprobe.accounting.loss_distribution import deltas_of_kinds, epsilon_of_kinds
 from linprobe.accounting.loss_grid import Kind, renyi_epsilon
 from linprobe.errors import ParameterError, PrivacyError
+from linprobe.parallel.array_api import Indices, Reals
 
 AGREEMENT_RELATIVE = 2e-3
 AGREEMENT_ABSOLUTE = 5e-4
@@ -73,7 +73,6 @@ LEAST_SHARE = 0.5  # of a target that a calibrated run must spend
 LARGEST_EXPONENT = 700.0  # exp overflows above 709
 LIMIT_EPSILONS = np.linspace(0, 1.5, 100)  # in units of the epsilon stated; within 1 % of a finer grid
 installed_version = cache(version)  # reading the metadata of a package takes milliseconds
-Rates = NDArray[np.float64]
 figures_of_terms = lru_cache(maxsize=1024)(mu_and_rho)
 Kinds = tuple[Kind, ...]
 
@@ -94,17 +93,17 @@ class AttackLimit:
 
     source: str  # what the limit follows from, in words
     mu: float | None  # of Gaussian differential privacy, dimensionless; None for sampled releases
-    epsilons: Rates  # with `deltas` pairs that hold for the releases, both (n,); empty if there is a mu
-    deltas: Rates
+    epsilons: Reals  # with `deltas` pairs that hold for the releases, both (n,); empty if there is a mu
+    deltas: Reals
 
-    def __call__(self, fpr: Rates | float) -> Rates:
+    def __call__(self, fpr: Reals | float) -> Reals:
         rates = np.asarray(fpr, dtype=np.float64)
         if self.mu is None:
             return np.asarray(tpr_limit(rates[..., np.newaxis], self.epsilons, self.deltas).min(axis=-1))
         return np.asarray(scipy.special.ndtr(scipy.special.ndtri(rates) + self.mu)) if self.mu else rates
 
 
-def tpr_limit(fpr: Rates, epsilon: Rates | float, delta: Rates | float) -> Rates:
+def tpr_limit(fpr: Reals, epsilon: Reals | float, delta: Reals | float) -> Reals:
     """The highest true-positive rate that a pair (epsilon, delta) allows; all three broadcast."""
     few = np.exp(np.minimum(epsilon, LARGEST_EXPONENT)) * fpr + delta
     many = 1 - np.exp(-epsilon) * (1 - delta - fpr)
@@ -123,8 +122,8 @@ class Accountant(ABC):
     words: str
     tolerance = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], Accountant], tuple[str]]:
-        return _accountant_called, (self.name,)
+    def __reduce__(self) -> tuple[Callable[..., Accountant], tuple[str, tuple[()]]]:
+        return choose_accountant, (self.name, ())
 
     def covers(self, releases: Sequence[Releases]) -> bool:
         """Whether the accountant has an epsilon for such releases."""
@@ -138,7 +137,7 @@ class Accountant(ABC):
         """
 
     @abstractmethod
-    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> Reals:
         """delta(epsilon) of all `releases`, upper bounds (len(epsilons),); the guarantee's `delta` sets the grid."""
 
     @property
@@ -203,7 +202,7 @@ class _GaussianDP(Accountant):
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
         return epsilon_of(gdp_mu(releases), delta)
 
-    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> Reals:
         mu = gdp_mu(releases)
         return np.array([delta_of(epsilon, mu) for epsilon in epsilons])
 
@@ -239,7 +238,7 @@ class _PrivacyLossDistribution(Accountant):
         fineness = ROUGH_FINENESS if rough else 2 * FINENESS if _all_full(releases) else FINENESS
         return _distribution_epsilon(_kinds(releases), delta, fineness)
 
-    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> Reals:
         kinds = _kinds(releases)
         if not kinds:
             return np.zeros(len(epsilons))
@@ -336,7 +335,7 @@ class _RenyiDP(Accountant):
     def epsilon(self, releases: Sequence[Releases], delta: float, *, rough: bool = False) -> float:
         return _renyi_epsilon(_kinds(releases), delta)
 
-    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> NDArray[np.float64]:
+    def deltas(self, releases: Sequence[Releases], epsilons: Sequence[float], delta: float) -> Reals:
         with _quiet():
             composed = _composed_by(_renyi_accountant(), _kinds(releases))
             if composed is None:
@@ -388,10 +387,6 @@ GAUSSIAN, PLD, RENYI, AUTODP = _GaussianDP(), _PrivacyLossDistribution(), _Renyi
 GOOGLE = _GooglePLD()
 Judge = _AnalyticGaussian | _GooglePLD
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in (GAUSSIAN, PLD, RENYI)}
-
-
-def _accountant_called(name: str) -> Accountant:
-    return ACCOUNTANTS[name]
 
 
 def accountant_versions() -> dict[str, str]:
@@ -704,9 +699,7 @@ def renyi_estimate(releases: Sequence[Releases], delta: float) -> float:
     return math.inf if _unresolved(kinds) else renyi_epsilon(_on_grid(kinds), delta)
 
 
-def renyi_table(
-    noise_multiplier: float, sampling_rate: float, shares: NDArray[np.float64], orders: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def renyi_table(noise_multiplier: float, sampling_rate: float, shares: Reals, orders: Indices) -> Reals:
     """Renyi divergence of one sampled release, for records that contribute a given share of the sensitivity.
 
     Mironov, Talwar, Zhang 2019, equation for integer orders alpha at multiplier sigma / share:

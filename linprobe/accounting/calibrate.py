@@ -13,22 +13,8 @@ from typing import Any
 
 import scipy
 
-from linprobe.accounting.accountants import (
-    ACCOUNTANTS,
-    AUTODP,
-    BRACKET,
-    GAUSSIAN,
-    MAX_SIGMA,
-    MOST_TRIES,
-    SMALL_TRIES,
-    Accountant,
-    Judge,
-    choose_accountant,
-    confirmed,
-    gaussian_figures,
-    gdp_mu,
-    round_up,
-)
+from linprobe.accounting import accountants
+from linprobe.accounting.accountants import GAUSSIAN, Accountant
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import largest_mu, rounded_down, rounded_up
 from linprobe.errors import ParameterError, PrivacyError, Progress, UsageError, counted
@@ -115,8 +101,8 @@ def _check_rate(rate: float) -> float:
 
 
 def _check_sigma(sigma: float) -> float:
-    if not 0 < sigma <= MAX_SIGMA:
-        raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {MAX_SIGMA:g}")
+    if not 0 < sigma <= accountants.MAX_SIGMA:
+        raise ParameterError(f"sigma is {sigma}; allowed: a number above 0 and at most {accountants.MAX_SIGMA:g}")
     return float(sigma)
 
 
@@ -165,7 +151,7 @@ def calibrate(
             "one of them"
         )
     others = tuple(others)
-    judge = choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
+    judge = accountants.choose_accountant(accountant, (*others, Releases(GRADIENT, 1.0, rate, 1)))
     left = _squared_mu_left(judge, others, epsilon, delta)
 
     def least_multiplier(n_steps: int) -> float:
@@ -189,7 +175,7 @@ def calibrate(
         least = least_multiplier(1)
         raise PrivacyError(
             f"sigma {rounded_down(sigma)} is too small for even one step at epsilon {rounded_up(epsilon)}, "
-            f"delta {rounded_up(delta)}; one step needs sigma of at least {round_up(least, 4):g}"
+            f"delta {rounded_up(delta)}; one step needs sigma of at least {accountants.round_up(least, 4):g}"
         )
     return _cross_checked(Budget(epsilon, delta, n_steps, sigma, rate, judge, others))
 
@@ -199,7 +185,7 @@ def _squared_mu_left(judge: Accountant, others: Sequence[Releases], epsilon: flo
     spent, left = judge.epsilon(others, delta), 0.0
     if spent <= LARGEST_SPENT * epsilon:
         # of a Gaussian mechanism with the same epsilon, where there is no exact mu
-        mu = gdp_mu(others) if judge is GAUSSIAN else largest_mu(spent, delta) if others else 0.0
+        mu = accountants.gdp_mu(others) if judge is GAUSSIAN else largest_mu(spent, delta) if others else 0.0
         left = largest_mu(epsilon, delta) ** 2 - mu**2
     if left <= 0:
         raise PrivacyError(
@@ -215,7 +201,7 @@ def _cross_checked(budget: Budget) -> Budget:
     if judge is GAUSSIAN:
         return budget
     record = judge.epsilon(releases, delta)
-    if not confirmed(judge, record, releases, delta):
+    if not accountants.confirmed(judge, record, releases, delta):
         other = judge.cross_check
         raise PrivacyError(
             f"accountant {judge.name} finds epsilon {rounded_up(record)} and {other.name} "
@@ -232,7 +218,7 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
         return min(epsilon_at(int(count)), 10 * epsilon) - epsilon
 
     low = high = min(max(guess, 1.0), float(MAX_STEPS))
-    reach = BRACKET
+    reach = accountants.BRACKET
     while excess(high) <= 0:
         if high > MAX_STEPS:
             return int(high)
@@ -244,8 +230,8 @@ def _largest_count(epsilon_at: Callable[[int], float], epsilon: float, guess: fl
     count = int(scipy.optimize.brentq(excess, low, high, xtol=0.5))
     tries = 0
     while count > low and epsilon_at(count) > epsilon:  # `low` is affordable
-        count, tries = max(int(low), count - 2 ** max(0, tries - SMALL_TRIES)), tries + 1
-    for _ in range(MOST_TRIES):
+        count, tries = max(int(low), count - 2 ** max(0, tries - accountants.SMALL_TRIES)), tries + 1
+    for _ in range(accountants.MOST_TRIES):
         if epsilon_at(count + 1) > epsilon:
             break
         count += 1
@@ -276,7 +262,7 @@ def plan_rates(request: PlanRequest, progress: Progress) -> list[PlanRow]:
     if not rates:
         raise ParameterError(f"no sampling rate was given; allowed: one or more, each {LEAST_RATE:g} to 1")
     progress.start(len(rates), "planning")
-    choose_accountant(request.accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
+    accountants.choose_accountant(request.accountant, [Releases(GRADIENT, 1.0, rate, 1) for rate in rates])
     if epochs / rates[0] > MAX_STEPS:
         raise ParameterError(
             f"sampling rate {rates[0]:g} makes {epochs / rates[0]:.0f} steps in {epochs:g} epochs; allowed: at most "
@@ -328,7 +314,7 @@ def recommend(rows: Sequence[PlanRow]) -> tuple[PlanRow, str]:
     return chosen, why
 
 
-NAMES = (*ACCOUNTANTS, AUTODP.name)  # of all accountants, in the order of their figures
+NAMES = (*accountants.ACCOUNTANTS, accountants.AUTODP.name)  # of all accountants, in the order of their figures
 
 
 def releases_cost(request: AccountRequest) -> dict[str, Any]:
@@ -340,7 +326,7 @@ def releases_cost(request: AccountRequest) -> dict[str, Any]:
     """
     delta = request.delta
     releases = (Releases(GRADIENT, request.noise_multiplier, request.sampling_rate, request.n_steps),)
-    judges: tuple[Accountant | Judge, ...] = (*ACCOUNTANTS.values(), AUTODP)
+    judges: tuple[Accountant | accountants.Judge, ...] = (*accountants.ACCOUNTANTS.values(), accountants.AUTODP)
     found = {judge.name: judge.epsilon(releases, delta) for judge in judges if judge.covers(releases)}
     costs = {name: cost if math.isfinite(cost) else None for name, cost in found.items() if not math.isnan(cost)}
     return {
@@ -348,7 +334,7 @@ def releases_cost(request: AccountRequest) -> dict[str, Any]:
         "noise_multiplier": request.noise_multiplier,
         "steps": request.n_steps,
         "delta": delta,
-        **gaussian_figures(releases),
+        **accountants.gaussian_figures(releases),
         "accountant": next(iter(costs)),
         **costs,
     }

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.figures import upper_float
-from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Reals, Window, grid_for
+from linprobe.accounting.loss_grid import LARGEST_EXPONENT, Grid, Kind, Window, grid_for
+from linprobe.parallel.array_api import Indices, Reals
 from linprobe.parallel.threads import blas_held_to_one_thread
 
 Complexes = NDArray[np.complex128]
@@ -344,7 +345,7 @@ def _proves(grid: Grid) -> bool:
     return kept and above and below and whole
 
 
-def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:
+def loss_of(kind: Kind, grid: Grid, points: Indices) -> Measure:
     """The loss of one release on the fine grid: masses in balls, rounded up.
 
     Each loss is divided between the two points around it, in the one way that is linear in exp(loss). Under Q, a point
@@ -358,7 +359,7 @@ def loss_of(kind: Kind, grid: Grid, points: NDArray[np.int64]) -> Measure:
     raise UnresolvedError
 
 
-def _spread(kind: Kind, grid: Grid, points: NDArray[np.int64], bits: int) -> Measure | None:
+def _spread(kind: Kind, grid: Grid, points: Indices, bits: int) -> Measure | None:
     from flint import arb, ctx
 
     with ctx.workprec(bits):

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
+from linprobe.parallel.array_api import Indices, Reals
 
 REACH = 60.0  # of the integrals, in standard deviations of the noise
 PER_DEVIATION = 6
@@ -63,7 +62,7 @@ class Grid:
     step: float  # of the fine grid
     ratio: int  # of the steps of the coarse and the fine grid, a power of two
     tilt: float  # exponent per index of the fine grid
-    points: tuple[NDArray[np.int64], ...]  # indices of the loss of one release of each kind: increasing, 0 inside
+    points: tuple[Indices, ...]  # indices of the loss of one release of each kind: increasing, 0 inside
     groups: tuple[tuple[tuple[int, int, Window], ...], ...]  # by kind: members, groups, window; empty for one grid
     final: Window  # of all releases on the coarse grid
     guess: float  # of epsilon
@@ -258,7 +257,7 @@ def renyi_epsilon(kinds: Sequence[Kind], delta: float) -> float:
     return max(0.0, *(whole.tilt(delta, tight=True)[0] for whole in wholes))
 
 
-def _points(limits: tuple[float, float], reverse: bool, tilt: float, step: float, fineness: float) -> NDArray[np.int64]:
+def _points(limits: tuple[float, float], reverse: bool, tilt: float, step: float, fineness: float) -> Indices:
     """Indices for the loss of one release: side by side near 0, further apart where losses are large and rare."""
     growth = min(0.3, COARSENING * fineness)
 

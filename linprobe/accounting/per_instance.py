@@ -28,6 +28,7 @@ from linprobe.accounting.calibrate import LEAST_DELTA
 from linprobe.accounting.events import Releases
 from linprobe.accounting.figures import renyi_conversion
 from linprobe.errors import ParameterError
+from linprobe.parallel.array_api import Reals, Singles
 
 BISECTIONS = 60
 LOG_ROUNDING = 2.0**-46
@@ -41,11 +42,11 @@ UP_ROUNDING = 1 + 2.0**-50  # covers up to three roundings of numbers that are n
 class RecordLosses:
     """Privacy loss of each private record, before a delta makes it an epsilon; no rows if not computed. Private."""
 
-    mu: NDArray[np.float64]  # Gaussian-DP parameter of the releases from all rows, (n_private,)
-    renyi: NDArray[np.float32]  # of sampled releases at `ORDERS`, nats, rounded up, (n_private, len(ORDERS) or 0)
+    mu: Reals  # Gaussian-DP parameter of the releases from all rows, (n_private,)
+    renyi: Singles  # of sampled releases at `ORDERS`, nats, rounded up, (n_private, len(ORDERS) or 0)
     releases: tuple[Releases, ...] = ()  # all of the run, which bound each record at any delta; () from a file
 
-    def epsilon(self, delta: float, worst_case: float = math.inf) -> NDArray[np.float64]:
+    def epsilon(self, delta: float, worst_case: float = math.inf) -> Reals:
         """epsilon_i of each record at `delta`, shape (n_private,), at most the epsilon of the run at this `delta`.
 
         Args:
@@ -75,7 +76,7 @@ class RecordLosses:
 
 def record_losses(
     n_private: int,
-    squared_mu: NDArray[np.float64],
+    squared_mu: Reals,
     levels: NDArray[np.unsignedinteger],
     steps: Releases,
     in_full: Sequence[Releases],
@@ -111,12 +112,12 @@ def record_losses(
 
 
 @lru_cache(maxsize=16)
-def _level_divergences(noise_multiplier: float, sampling_rate: float, highest: int) -> NDArray[np.float64]:
+def _level_divergences(noise_multiplier: float, sampling_rate: float, highest: int) -> Reals:
     """`renyi_table` at `ORDERS` for the levels 0 to `highest` of a contribution, shape (highest + 1, len(ORDERS))."""
     return renyi_table(noise_multiplier, sampling_rate, (np.arange(highest + 1) / highest) ** 2, ORDERS)
 
 
-def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+def per_instance_epsilon(mu: Reals, delta: float) -> Reals:
     """epsilon_i of every record, shape (n,), from mu_i, shape (n,), by bisection from above.
 
     Guarantee: each figure is an upper bound: delta(epsilon_i) is computed in float64, and a bound on the rounding is
@@ -136,7 +137,7 @@ def per_instance_epsilon(mu: NDArray[np.float64], delta: float) -> NDArray[np.fl
     return result
 
 
-def _log_delta(epsilon: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_delta(epsilon: Reals, mu: Reals) -> Reals:
     """Logarithm of delta(epsilon) of mu-GDP mechanisms, element by element; an upper bound.
 
     delta = Phi(a) - e^epsilon Phi(b) = Phi(a) (1 - e^-gap) with gap = log Phi(a) - epsilon - log Phi(b). Here log_ndtr
@@ -149,7 +150,7 @@ def _log_delta(epsilon: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray
     return np.asarray(first + error + np.log(-np.expm1(-gap)))
 
 
-def summary(epsilons: NDArray[np.float64], budget: float) -> dict[str, object]:
+def summary(epsilons: Reals, budget: float) -> dict[str, object]:
     """Number of records, worst case, mean, quantiles, and the share of records below half of `budget`."""
     levels = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
     values = np.quantile(epsilons, levels) if epsilons.size else np.zeros(len(levels))
@@ -162,7 +163,7 @@ def summary(epsilons: NDArray[np.float64], budget: float) -> dict[str, object]:
     }
 
 
-def histogram_counts(epsilons: NDArray[np.float64], budget: float) -> NDArray[np.float64]:
+def histogram_counts(epsilons: Reals, budget: float) -> Reals:
     """Counts of records in 20 equal bins of [0, budget], shape (20,); one record moves one count by one."""
     positions = np.floor(epsilons / budget * HISTOGRAM_BINS).astype(np.int64)
     counts = np.bincount(np.clip(positions, 0, HISTOGRAM_BINS - 1), minlength=HISTOGRAM_BINS)

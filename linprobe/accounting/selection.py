@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.accounting import accountants
 from linprobe.accounting.events import LARGEST_FIGURE, Releases
 from linprobe.accounting.figures import rounded_up
 from linprobe.errors import ParameterError, PrivacyError
+from linprobe.parallel.array_api import Reals
 
 DISTRIBUTION = "geometric"
 MOST_REPETITIONS = 1000
@@ -101,7 +101,7 @@ def _losses(event: SelectionEvent, delta: float, accountant: accountants.Account
 
 def selection_deltas(
     event: SelectionEvent, epsilons: Sequence[float], delta: float, accountant: accountants.Accountant
-) -> NDArray[np.float64]:
+) -> Reals:
     """delta(epsilon) of a selection: upper bounds, shape (len(epsilons),). `delta`: of the guarantee."""
     left = np.asarray(epsilons, dtype=np.float64) - 2 * _losses(event, delta, accountant)[1]
     deltas = np.ones(len(left))
@@ -123,7 +123,7 @@ def selection_limit(event: SelectionEvent, delta: float, accountant: accountants
     return accountants.AttackLimit(source, None, epsilons, deltas)
 
 
-def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> float:
+def selection_divergence(one: Reals, mean: int, place: int) -> float:
     """Renyi divergence of the best of a geometric number of runs, at the order at `place` in `FILTER_ORDERS`.
 
     Papernot and Steinke 2022, Theorem 2 with eta = 1 and gamma = 1 / m, with the best of the other orders.
@@ -137,15 +137,13 @@ def selection_divergence(one: NDArray[np.float64], mean: int, place: int) -> flo
     return total * (1 + PROFILE_ROUNDING)
 
 
-def _profile(
-    event: SelectionEvent, epsilons: NDArray[np.float64], delta: float, accountant: accountants.Accountant
-) -> NDArray[np.float64]:
+def _profile(event: SelectionEvent, epsilons: Reals, delta: float, accountant: accountants.Accountant) -> Reals:
     """delta_Q at `epsilons`."""
     small = delta / event.mean_repetitions
     return np.asarray(np.max([accountant.deltas(run, epsilons.tolist(), small) for run in event.runs], axis=0))
 
 
-def first_loss(profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: int, most: float) -> float:
+def first_loss(profile: Callable[[Reals], Reals], mean: int, most: float) -> float:
     """The least eps_1 of a grid on [0, most] that fulfils its condition; infinity if none does.
 
     Args:

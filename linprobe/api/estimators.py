@@ -402,8 +402,8 @@ class LinearProbe(LinearClassifier):
     def settings(self) -> Settings:
         """Settings for the engine, from the parameters of this estimator."""
         parameters = self.get_params(deep=False)
-        of_labels = {name: parameters.pop(name) for name in OF_LABELS}
-        return Settings.of(self.method, parameters).with_counts(of_labels["class_counts"], of_labels["class_weight"])
+        _, class_weight, class_counts = (parameters.pop(name) for name in OF_LABELS)
+        return Settings.of_given(self.method, parameters).with_counts(class_counts, class_weight)
 
 
 def _refuse_private(name: str, rows: NDArray[np.floating], private: Iterable[NDArray[np.floating]]) -> None:

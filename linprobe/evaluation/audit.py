@@ -371,7 +371,7 @@ def _stated(request: AuditRequest, subject: Subject, trials: Trials) -> dict[str
 
 def subject_of(request: AuditRequest, method: Method) -> Subject:
     training = TrainRequest(
-        method.name,
+        method=method.name,
         epsilon=request.epsilon,
         delta=request.delta,
         steps=request.steps,

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe.data.blocks import Block, row_norms
 from linprobe.errors import LinprobeError
@@ -35,12 +34,12 @@ from linprobe.gradients.backend import Part, products
 from linprobe.gradients.loss import Weights
 from linprobe.gradients.second_order import lower_triangle, second_moment
 from linprobe.methods._base import Problem, PublicFacts, Run, Share, check_memory
-from linprobe.parallel.array_api import Array, Reals, beside, namespace, norm, on_host, row_products
+from linprobe.parallel.array_api import Array, Reals, Singles, beside, namespace, norm, on_host, row_products
 from linprobe.parallel.threads import blas_module, in_slices
 
 COVARIANCE = "covariance"
 MATRICES = 6  # square float64 matrices of n_features that the eigenvectors need at the same time
-Squares = dict[tuple[int, int], NDArray[np.float64]]
+Squares = dict[tuple[int, int], Reals]
 # Bounds on rounding errors of lengths and of squared lengths, at least twice the largest error found with rows built
 # to maximise it. SLACK holds for up to SLACK_FEATURES features and grows in proportion to their number beyond.
 SLACK = 2.0**-14
@@ -90,7 +89,7 @@ class OrthonormalSubspace:
         whole = norm(matrix)
         return 1.0 if whole == 0 else float((norm(matrix[: self._n_axes]) / whole) ** 2 + (norm(inside) / whole) ** 2)
 
-    def row_norms(self, block: Block, scores: Sequence[NDArray[np.float32]] | None = None) -> NDArray[np.float64]:
+    def row_norms(self, block: Block, scores: Sequence[Singles] | None = None) -> Reals:
         """||U^T x|| for the rows of a block, shape (b,), rounded up but at most ||x||.
 
         The error of ||Q^T x|| is at most `SLACK` ||x||, and the relative error of squared lengths on S is at most
@@ -110,7 +109,7 @@ class OrthonormalSubspace:
         lengths = squares**0.5 + self._slack * block.norms
         return lengths.clip(None, block.norms)
 
-    def _on_axes(self, block: Block) -> NDArray[np.float64]:
+    def _on_axes(self, block: Block) -> Reals:
         """Squared lengths of rows on S, computed from the smaller of the two parts."""
         on_axes, off_axes = block.x[:, : self._n_axes], block.x[:, self._n_axes :]
         if not isinstance(on_axes, np.ndarray):
@@ -206,16 +205,16 @@ def covariance_share(options: Any) -> tuple[Share, ...]:
 
 @dataclass(frozen=True)
 class Covariance:
-    values: NDArray[np.float64]  # eigenvalues, of either sign, (n_features,)
-    vectors: NDArray[np.float64]  # eigenvectors as columns, (n_features, n_features)
+    values: Reals  # eigenvalues, of either sign, (n_features,)
+    vectors: Reals  # eigenvectors as columns, (n_features, n_features)
     noise: float  # spectral norm of the noise, about
 
-    def smoothed(self) -> NDArray[np.float64]:
+    def smoothed(self) -> Reals:
         """The eigenvalues; those up to `noise` replaced by their mean, or by 0 if that is negative."""
         small = self.values <= self.noise
         return np.where(small, max(self.values[small].mean(), 0.0) if small.any() else 0.0, self.values)
 
-    def scaled(self, matrix: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scaled(self, matrix: Reals, factors: Reals) -> Reals:
         """V diag(factors) V^T matrix, for `matrix` (n_features, n_classes)."""
         return np.asarray(self.vectors @ (factors[:, None] * (self.vectors.T @ matrix)))
 

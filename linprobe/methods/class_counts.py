@@ -67,7 +67,8 @@ def class_sums(
     total, contributions = np.zeros(n_classes), np.zeros(rows.n_local)
     sensitivity = sensitivity_of_counts(n_classes, several_labels)
     for block in rows.blocks():
-        shares = _shares_of_units(block, n_classes)
+        labels = block.y.astype(np.float64) if block.y.ndim == 2 else np.eye(n_classes)[block.y]
+        shares = shares_of_units(block, labels)
         norms = np.sqrt(np.einsum("ij,ij->i", shares, shares))
         here = slice(block.start, block.start + len(shares))
         contributions[here] = relative_contributions(norms, sensitivity, SMALLEST_MARGIN)
@@ -75,12 +76,11 @@ def class_sums(
     return ClippedSum(all_reduce(total)[:, None], sensitivity, contributions)
 
 
-def _shares_of_units(block: Block, n_classes: int) -> Shares:
-    """s_uc of the units of a block, shape (n_units, n_classes); zero for empty places."""
-    labels = block.y.astype(np.float64) if block.y.ndim == 2 else np.eye(n_classes)[block.y]
+def shares_of_units(block: Block, by_row: Reals) -> Reals:
+    """`by_row` (b, m), of people the mean over their rows, as multiples of `SHARE_STEP`; zero for empty places."""
     if block.bounds is None:
-        return np.asarray(labels * (block.norms < FAR)[:, None])
-    return np.floor(unit_means(block, labels) / SHARE_STEP) * SHARE_STEP
+        return np.asarray(by_row * (block.norms < FAR)[:, None])
+    return np.floor(unit_means(block, by_row) / SHARE_STEP) * SHARE_STEP
 
 
 def released_counts(rows: Rows, n_classes: int, several_labels: bool, run: Run) -> ClassCounts:

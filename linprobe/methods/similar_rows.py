@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from linprobe.data.blocks import Block, normalise_rows, row_norms
-from linprobe.data.rows import FAR, Rows
-from linprobe.gradients.clipped_sum import Reduce, unit_means
+from linprobe.data.rows import Rows
+from linprobe.gradients.clipped_sum import Reduce
 from linprobe.gradients.rounding import SMALLEST_MARGIN, SteadyProducts
-from linprobe.mechanisms.correct_predictions import SHARE_STEP
 from linprobe.mechanisms.gaussian import ClippedSum, relative_contributions
 from linprobe.methods._base import Run
+from linprobe.methods.class_counts import shares_of_units
 from linprobe.parallel.array_api import Floats, Mask, Reals, Singles
 from linprobe.parallel.process_group import ALONE
 from linprobe.parallel.threads import n_threads, share
@@ -127,7 +127,7 @@ def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALON
     total, contributions, lock = np.zeros(1), np.zeros(rows.n_local), Lock()
 
     def take(block: Block) -> None:
-        shares = _shares_of_units(block, around)
+        shares = shares_of_units(block, around.near(block.x).astype(np.float64)[:, None])[:, 0]
         here = slice(block.start, block.start + len(shares))
         contributions[here] = relative_contributions(shares, 1.0, SMALLEST_MARGIN)
         with lock:
@@ -135,13 +135,6 @@ def similar_count(rows: Rows, around: Surroundings, *, all_reduce: Reduce = ALON
 
     share(rows.lazy_blocks(), [take] * n_threads())
     return ClippedSum(all_reduce(total)[:, None], 1.0, contributions)
-
-
-def _shares_of_units(block: Block, around: Surroundings) -> Reals:
-    near = around.near(block.x).astype(np.float64)
-    if block.bounds is None:
-        return np.asarray(near * (block.norms < FAR))
-    return np.floor(unit_means(block, near[:, None])[:, 0] / SHARE_STEP) * SHARE_STEP
 
 
 def released_similar(rows: Rows, around: Surroundings, run: Run) -> SimilarRows:

@@ -4,13 +4,12 @@ The class of a method states which options the method takes. `linprobe.options.d
 help texts. This module imports nothing heavy, as `linprobe --help` imports it.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from linprobe.errors import ParameterError, UsageError
 from linprobe.options.declaration import METHOD_OPTIONS as METHOD_OPTIONS
-from linprobe.options.declaration import Options, declared, option, refuse_idle
+from linprobe.options.declaration import Declaration, Options, declared, option, refuse_idle
 
 MAX_EPSILON = 100.0
 MAX_CAP = 1e6
@@ -50,8 +49,7 @@ CLASS_COUNTS_WORDS = "; auto: yes for class weight balanced, else no; costs 5 % 
 # Options of `linprobe train` that are not arguments of estimators.
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Declaration):
     """The method and the rows."""
 
     method: str | None = option(
@@ -70,8 +68,7 @@ class Choice:
     )
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Declaration):
     out: Path | None = option(None, "Run folder.", unset="runs/METHOD-epsE-TIME", group="Output")
     public: Path | None = option(
         None,
@@ -163,8 +160,7 @@ class RunOptions:
     sign: Path | None = option(None, "Ed25519 private key (PEM) that signs the run.", metavar="KEY", group="Output")
 
 
-@dataclass(frozen=True)
-class Confirmation:
+class Confirmation(Declaration):
     insecure_seed: bool = option(
         False, "Confirm that --noise-seed voids the guarantee.", flags=("--insecure-seed",), group="Privacy"
     )
@@ -173,8 +169,7 @@ class Confirmation:
 # Arguments that the estimators of several methods share.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(Declaration):
     epsilon: float = option(
         help=f"Target epsilon, above 0, at most {MAX_EPSILON:g}.",
         above=0,
@@ -185,8 +180,7 @@ class Target:
     delta: float = option(DEFAULT_DELTA, "Target delta, below 1 / number of private rows or people.", group="Privacy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Classes:
+class Classes(Declaration):
     """The classes, which must not come from private labels."""
 
     classes: Any = option(None, "List of classes.", unset="the classes of the public labels")
@@ -203,21 +197,18 @@ def _steps(unset: str) -> Any:
     return option(None, "Number of steps; the noise follows.", unset=unset, asked="steps", group="Privacy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(Declaration):
     noise_multiplier: float | None = option(
         None, "Noise multiplier; the number of steps follows.", asked="sigma", group="Privacy"
     )
     n_steps: int | None = _steps(f"{DEFAULT_STEPS}, or up to {CENTRED_STEPS} for centred rows")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewtonSteps:
+class NewtonSteps(Declaration):
     n_steps: int | None = _steps(str(NEWTON_STEPS))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Samples:
+class Samples(Declaration):
     """Poisson samples instead of all rows."""
 
     n_steps: int | None = _steps(str(SAMPLED_STEPS))
@@ -232,18 +223,15 @@ class Samples:
     accountant: AccountantName = option("auto", "Privacy accountant", group="Privacy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerRecord:
+class PerRecord(Declaration):
     per_record: bool = option(True, "Compute each record's own privacy loss.", shown="on", group="Privacy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Centring:
+class Centring(Declaration):
     centre: Centre = option("auto", "Subtract the public mean", group="Data")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conditioning:
+class Conditioning(Declaration):
     condition: Condition = option(
         "auto",
         "Without public rows, subtract a noisy private mean",
@@ -252,8 +240,7 @@ class Conditioning:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intercept:
+class Intercept(Declaration):
     intercept: float | None = option(
         None,
         "Value of a constant bias column; 0 for none.",
@@ -265,8 +252,7 @@ class Intercept:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seed:
+class Seed(Declaration):
     insecure_seed: int | None = option(None, "Seed for the noise: NOT PRIVATE.", asked="noise_seed", group="Privacy")
 
 
@@ -279,15 +265,13 @@ COLD_ROWS = (Centring, Conditioning, Intercept)
 # Options that several methods share.
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightDecay:
+class WeightDecay(Declaration):
     """lambda, on the sum of losses."""
 
     weight_decay: float = option(1e-2, "L2 penalty on the summed loss.", above=0, most=1e9)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextScale:
+class TextScale(Declaration):
     """beta, the scale of text weights."""
 
     text_scale: float | None = option(
@@ -299,8 +283,7 @@ class TextScale:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(Declaration):
     """W_1, and the point that weight decay pulls towards."""
 
     init: Init = option(
@@ -309,19 +292,16 @@ class Start:
     reference: Reference = option("init", "What weight decay pulls towards")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClipNorm:
+class ClipNorm(Declaration):
     clip_norm: float = option(0.5, "Clip norm, the L2 bound on one record's contribution.", above=1e-9, most=100)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClipFloor:
+class ClipFloor(Declaration):
     """Lower bound on a clip norm from public gradients. Step sizes are proportional to its inverse."""
 
     clip_floor: float = option(0.02, "Lower bound of the clip norm.", above=1e-9, most=1e6)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Steps(WeightDecay):
     """Step size, and the output as a function of the iterates."""
 
@@ -348,13 +328,11 @@ class Steps(WeightDecay):
             refuse_idle(self, ("ensemble",), f"output {self.output}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variant:
+class Variant(Declaration):
     variant: Literal["practical", "theory"] = option("practical", "Version of the algorithm", on_gpu=("practical",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Radius:
+class Radius(Declaration):
     radius: float | None = option(
         None,
         "Largest distance from the reference weights; for adamix, variant theory only.",
@@ -364,8 +342,7 @@ class Radius:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseRidge:
+class NoiseRidge(Declaration):
     """Ridge that makes a noisy matrix invertible."""
 
     noise_ridge: float = option(
@@ -373,7 +350,6 @@ class NoiseRidge:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoisyCovariance(NoiseRidge):
     covariance_epsilon_share: float = option(0.65, "Share of epsilon spent on the covariance.", above=0, most=0.99)
 
@@ -381,7 +357,6 @@ class NoisyCovariance(NoiseRidge):
 # The methods, in the order of `linprobe methods`.
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoisyGDOptions(
     Radius, TextScale, Steps, ClipNorm, Start, Options, method="noisy-gd", takes=(*PRIVATE, *COLD_ROWS), on_gpu="steps"
 ):
@@ -393,7 +368,6 @@ class NoisyGDOptions(
             refuse_idle(self, ("learning_rate", "score_noise"), "schedule theory")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdaMixOptions(
     Radius,
     Variant,
@@ -426,17 +400,14 @@ class AdaMixOptions(
         refuse_idle(self, practical if self.variant == "theory" else theory, f"variant {self.variant}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class NGDOptions(TextScale, Steps, ClipNorm, Start, Options, method="ngd", takes=(*PRIVATE, *ROWS), on_gpu="steps"):
     """Options of `ngd`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PPGDOptions(Steps, ClipFloor, Options, method="ppgd", takes=(*PRIVATE, *ROWS), on_gpu="sums"):
     """Options of `ppgd`. `weight_decay` is lambda of both stages."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
     """Options of methods on samples. `momentum` scales directions by 1 - beta; `adam` makes them unit-free."""
 
@@ -452,12 +423,10 @@ class DescentOptions(TextScale, Steps, ClipNorm, Start, Options):
             refuse_idle(self, ("momentum",), f"optimizer {self.optimizer}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DPSGDOptions(DescentOptions, method="dp-sgd", takes=(*PRIVATE, Samples, *COLD_ROWS), on_gpu="sums"):
     """Options of `dp-sgd`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, Samples)):
     clip_norm: float = 0.1
     centre: Literal["auto", "private", "public"] = option("auto", "Mean to subtract from rows")
@@ -474,7 +443,6 @@ class DPSGDFOptions(Variant, DescentOptions, method="dpsgd-f", takes=(*PRIVATE, 
             refuse_idle(self, ("feature_epsilon_share",), "centre public")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
     update: Literal["first-order", "exact"] = option("first-order", "Update rule")
     alpha: float | None = option(None, "Constant weight of private gradients.", unset="cosine", above=0, most=1)
@@ -492,7 +460,6 @@ class MirrorDescentOptions(DescentOptions, method="mirror-descent", takes=(*PRIV
             raise ParameterError(f"alpha is {self.alpha} and horizon {self.horizon}; allowed: one of the two")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples, *ROWS), on_gpu="sums"):
     """Options of `dope-sgd`, whose `clip_norm` bounds the distance of a gradient from the origin."""
 
@@ -516,19 +483,16 @@ class DopeSGDOptions(DescentOptions, method="dope-sgd", takes=(*PRIVATE, Samples
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdaDPSOptions(DescentOptions, method="adadps", takes=(*PRIVATE, Samples, *ROWS)):
     """Options of `adadps`, whose `clip_norm` bounds a scaled gradient."""
 
     scale_floor: float = option(1.0, "Constant added to the scale.", least=1e-3, most=1e6)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DPLSOptions(NoisyCovariance, WeightDecay, Options, method="dp-ls", takes=(*ONE_STEP, *ROWS)):
     """Options of `dp-ls`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DPFCOptions(NoisyCovariance, TextScale, Steps, ClipNorm, Start, Options, method="dp-fc", takes=(*PRIVATE, *ROWS)):
     """Options of `dp-fc`. `score_noise` is in the scores of rows like the private ones."""
 
@@ -536,7 +500,6 @@ class DPFCOptions(NoisyCovariance, TextScale, Steps, ClipNorm, Start, Options, m
     noise_ridge: float = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class DPNewtonOptions(
     NoiseRidge,
     WeightDecay,
@@ -554,28 +517,23 @@ class DPNewtonOptions(
     hessian_share: float = option(0.1, "Largest share of the squared clip norm for the Hessians.", above=0, most=0.99)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PrototypesOptions(Options, method="prototypes", takes=(*ONE_STEP, *ROWS), on_gpu="sums"):
     """Options of `prototypes`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FullyPrivateOptions(
     Steps, ClipNorm, Options, method="fully-private", takes=(*PRIVATE, Conditioning, Intercept), on_gpu="steps"
 ):
     """Options of `fully-private`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OnlyPublicOptions(WeightDecay, Options, method="only-public", takes=(Classes, *ROWS)):
     init: Literal["auto", "public"] = option("auto", "Weights that fit the public rows: near text weights, or near 0")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ZeroShotOptions(TextScale, Options, method="zero-shot", takes=(Classes,)):
     """Options of `zero-shot`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NonPrivateOptions(WeightDecay, Options, method="non-private", takes=(Classes, *ROWS)):
     """Options of `non-private`."""

@@ -1,6 +1,6 @@
 """Declarations of options, and the checks, hints and help texts derived from them.
 
-An option is a field of a frozen dataclass: the annotation is its type, `option(...)` states the rest. A subclass that
+An option is a field of a `Declaration`: the annotation is its type, `option(...)` states the rest. A subclass that
 changes only a default repeats the field. The fields of a `Request` are the options of a command.
 """
 
@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin
 
 from linprobe.errors import LinprobeError, ParameterError, UsageError
 
@@ -181,7 +181,16 @@ def as_word(value: Any) -> str:
     return ",".join(map(as_word, value)) if isinstance(value, tuple) else str(value)
 
 
-class Request:
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Declaration:
+    """Base of the classes whose fields declare options: every subclass is a frozen dataclass of keyword arguments."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Request(Declaration):
     """Base of the classes that declare a command. The docstring of a subclass is the help text of its command.
 
     A request checks its values when it is made, unless `checked_later`: a range may depend on the method.
@@ -209,7 +218,7 @@ REQUESTS: dict[str, type[Request]] = {}  # in the order of declaration
 OnGpu = Literal["", "sums", "steps"]
 
 
-class Options:
+class Options(Declaration):
     """Base of the classes that state which options a method takes."""
 
     method: ClassVar[str] = ""
@@ -235,17 +244,10 @@ NOT_VARIED = ("epsilon", "delta", "accountant", "per_record", "classes", "class_
 def declared(group: type[Any]) -> Mapping[str, Option]:
     """The options that a dataclass declares or inherits, by name."""
     if group not in _DECLARED:
-        options = {}
-        for declared_field in fields(group):
-            kind, words, optional, several = _parsed(declared_field.type)
-            parsed = {"kind": kind, "words": words, "optional": optional, "several": several}
-            options[declared_field.name] = Option(
-                name=declared_field.name,
-                default=declared_field.default,
-                **parsed,
-                **_metadata(group, declared_field.name),
-            )
-        _DECLARED[group] = options
+        _DECLARED[group] = {
+            one.name: Option(name=one.name, default=one.default, **_parsed(one.type), **_metadata(group, one.name))
+            for one in fields(group)
+        }
     return _DECLARED[group]
 
 
@@ -280,16 +282,15 @@ def _metadata(group: type, name: str) -> Mapping[str, Any]:
     raise TypeError(f"{group.__name__}.{name} has no declaration; give it option(...)")
 
 
-def _parsed(annotation: Any) -> tuple[Any, tuple[str, ...], bool, bool]:
-    """Type, words, whether None is allowed, and whether it is a sequence."""
+def _parsed(annotation: Any) -> dict[str, Any]:
+    """The attributes of an `Option` that an annotation states."""
     annotation, optional = _without_none(annotation)
     several = get_origin(annotation) is Sequence
     if several:
         annotation, optional_items = _without_none(*get_args(annotation))
         optional = optional or optional_items
-    if get_origin(annotation) is Literal:
-        return str, get_args(annotation), optional, several
-    return annotation, (), optional, several
+    words = get_args(annotation) if get_origin(annotation) is Literal else ()
+    return {"kind": str if words else annotation, "words": words, "optional": optional, "several": several}
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:

@@ -6,7 +6,6 @@ To add a command, declare its request here, and give the function that carries i
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from linprobe.options import (
     Confirmation,
     RunOptions,
 )
-from linprobe.options.declaration import Request, declared, option
+from linprobe.options.declaration import Declaration, Request, declared, option
 
 DEFAULT_EPOCHS = 60.0
 DEFAULT_RATES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
@@ -61,47 +60,39 @@ RATE_FLAGS = ("--sampling-rate", "--q")
 # Groups of options that several commands share.
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfRun:
+class OfRun(Declaration):
     run: Path = option(help="Run folder; - reads its path from stdin.", argument="RUN|-")
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonOption:
+class JsonOption(Declaration):
     as_json: bool = option(False, "Print one JSON object on stdout.", flags=("--json",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrivateJsonOption:
+class PrivateJsonOption(Declaration):
     as_json: bool = option(False, "Print one JSON object on stdout. Private.", flags=("--json",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRunOption:
+class DryRunOption(Declaration):
     dry_run: bool = option(False, "Print what the command would read, spend and write, and how long it takes.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverwriteOption:
+class OverwriteOption(Declaration):
     overwrite: bool = option(False, "Replace existing output files.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
+class Scoring(Declaration):
     allow_other_features: bool = option(
         False, "Score rows even if they were extracted with settings other than the settings of the run."
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibrate:
+class Calibrate(Declaration):
     calibrate: Path | None = option(
         None, "Divide the class scores by a temperature fitted on the public rows of this file.", metavar="FILE"
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForPrior:
+class ForPrior(Declaration):
     prior: str | None = option(
         None,
         "Class shares to predict for: train, uniform, LABEL=SHARE,..., or a JSON file; from the run's class counts.",
@@ -154,7 +145,6 @@ def number_or_auto(name: str, text: str) -> int | None:
 # The requests, in the order of `linprobe --help`.
 
 
-@dataclass(frozen=True)
 class ExtractRequest(
     JsonOption,
     OverwriteOption,
@@ -308,7 +298,6 @@ class ExtractRequest(
         return str(self.table or self.source)
 
 
-@dataclass(frozen=True)
 class ImportRequest(
     OverwriteOption,
     Request,
@@ -351,7 +340,6 @@ class ImportRequest(
     owners_on_both_sides: bool = option(False, BOTH_SIDES)
 
 
-@dataclass(frozen=True)
 class TrainRequest(
     Confirmation,
     RunOptions,
@@ -391,7 +379,6 @@ class TrainRequest(
     options: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TuneRequest(
     DryRunOption,
     JsonOption,
@@ -430,7 +417,6 @@ class TuneRequest(
     )
 
 
-@dataclass(frozen=True)
 class EvaluateRequest(
     DryRunOption,
     JsonOption,
@@ -469,7 +455,6 @@ class EvaluateRequest(
     book: Path | None = option(None, "With --epsilon: the budget book.", unset="the book of the test rows")
 
 
-@dataclass(frozen=True)
 class PredictRequest(
     ForPrior,
     Calibrate,
@@ -495,7 +480,6 @@ class PredictRequest(
     out: Path | None = option(None, "CSV file to write, mode 0600.", unset="stdout", metavar="FILE")
 
 
-@dataclass(frozen=True)
 class RefineRequest(
     JsonOption, OfRun, Request, command="refine", examples=("refine runs/first unlabelled.h5 --out runs/refined",)
 ):
@@ -511,7 +495,6 @@ class RefineRequest(
     sign: Path | None = option(None, "Ed25519 private key (PEM); required if RUN is signed.", metavar="KEY")
 
 
-@dataclass(frozen=True)
 class PdpReportRequest(
     DryRunOption,
     PrivateJsonOption,
@@ -530,7 +513,6 @@ class PdpReportRequest(
     book: Path | None = option(None, "With --publish-epsilon: the budget book.", unset="the book with the run")
 
 
-@dataclass(frozen=True)
 class AttackRequest(
     PrivateJsonOption,
     OverwriteOption,
@@ -558,7 +540,6 @@ class AttackRequest(
     )
 
 
-@dataclass(frozen=True)
 class ReportRequest(
     OverwriteOption,
     OfRun,
@@ -573,7 +554,6 @@ class ReportRequest(
     owner: str | None = option(None, "Who is responsible for the data.", unset="a blank line to sign")
 
 
-@dataclass(frozen=True)
 class VerifyRequest(
     JsonOption,
     OfRun,
@@ -606,7 +586,6 @@ class VerifyRequest(
     max_delta: float | None = option(None, "Refuse a larger delta.", least=0)
 
 
-@dataclass(frozen=True)
 class ReleaseRequest(
     JsonOption,
     OfRun,
@@ -635,7 +614,6 @@ class ReleaseRequest(
     )
 
 
-@dataclass(frozen=True)
 class ExportRequest(
     Calibrate,
     OverwriteOption,
@@ -654,21 +632,18 @@ class ExportRequest(
     to: Literal["safetensors", "onnx"] | None = option(None, "Format", unset="the extension of --out", metavar="FORMAT")
 
 
-@dataclass(frozen=True)
 class InfoRequest(JsonOption, Request, command="info", examples=("info features.h5", "info runs/first --json")):
     """Describe a feature file or a run folder."""
 
     path: Path = option(help="Feature file or run folder; - reads its path from stdin.", argument="FILE_OR_RUN|-")
 
 
-@dataclass(frozen=True)
 class MethodsRequest(Request, command="methods", examples=("methods", "methods --json")):
     """List every method with its paper and the data it needs."""
 
     as_json: bool = option(False, "Print a JSON list on stdout.", flags=("--json",))
 
 
-@dataclass(frozen=True)
 class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples=("plan --n 50000 --eps 3",)):
     """Find a sampling rate, noise and steps for a budget.
 
@@ -699,7 +674,6 @@ class PlanRequest(OverwriteOption, JsonOption, Request, command="plan", examples
     plot: Path | None = option(None, "Draw noise against sampling rate, .png or .svg.")
 
 
-@dataclass(frozen=True)
 class AccountRequest(
     JsonOption,
     Request,
@@ -726,7 +700,6 @@ class AccountRequest(
     delta: float = option(help="Delta.", above=0, below=1)
 
 
-@dataclass(frozen=True)
 class AuditRequest(
     JsonOption,
     Request,
@@ -780,7 +753,6 @@ class AuditRequest(
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 
 
-@dataclass(frozen=True)
 class CompareRequest(
     DryRunOption,
     JsonOption,
@@ -857,7 +829,6 @@ class CompareRequest(
         return self.out or Path("comparisons") / (name_of(self.features) or DIGITS)
 
 
-@dataclass(frozen=True)
 class BudgetRequest(
     PrivateJsonOption,
     Request,
@@ -887,7 +858,6 @@ class BudgetRequest(
     raise_cap: bool = option(False, "Allow --set-cap to raise a cap under which runs were made. The book keeps both.")
 
 
-@dataclass(frozen=True)
 class DoctorRequest(JsonOption, Request, command="doctor", examples=("doctor", "doctor --json")):
     """Show what this installation has, and what is missing for which command.
 

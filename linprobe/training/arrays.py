@@ -14,12 +14,13 @@ from linprobe.data.array_files import refuse_twice
 from linprobe.data.labels import Bounds, by_owner, owner_bounds, owner_names
 from linprobe.data.tables import column_order
 from linprobe.errors import DataError, ParameterError, counted
+from linprobe.parallel.array_api import Floats, Indices
 
 SHOWN = 5  # classes in a message
 ROUNDING = 1e-6  # of the mean and variance of float32 columns that were scaled to 0 and 1
 
 
-def learnt_scaling(X: NDArray[np.floating]) -> str | None:
+def learnt_scaling(X: Floats) -> str | None:
     """One line if columns of `X` (n, n_features) are what a scaler fitted on these very rows gives; None otherwise."""
     low, high = X.min(axis=0), X.max(axis=0)
     varied, largest = np.asarray(high > low), np.maximum(high, -low)
@@ -54,7 +55,7 @@ def learnt_scaling(X: NDArray[np.floating]) -> str | None:
     )
 
 
-def _of_bytes(X: NDArray[np.floating], least: float) -> bool:
+def _of_bytes(X: Floats, least: float) -> bool:
     """Whether `X`, from `least` on, is of pixels 0 to 255 that constants brought to 0..1 or to -1..1."""
     low, size = (-1, 2) if least < 0 else (0, 1)
     for start in range(0, len(X), 1024):
@@ -64,7 +65,7 @@ def _of_bytes(X: NDArray[np.floating], least: float) -> bool:
     return True
 
 
-def learnt_weights(weights: NDArray[np.floating], labels: NDArray[np.integer]) -> str | None:
+def learnt_weights(weights: Floats, labels: NDArray[np.integer]) -> str | None:
     """One line if weights of private rows (n,) are one over the number of rows of their class, by `labels` (n,)."""
     counts = np.bincount(labels)[labels]
     totals = weights * counts
@@ -215,9 +216,7 @@ def refuse_other_features(names: Sequence[Any], wanted: str | None, run: object)
         )
 
 
-def class_indices(
-    labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True
-) -> NDArray[np.int64]:
+def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True) -> Indices:
     """Labels as indices into `classes`, (n,), `declared` or of public labels. DataError: outside, or floats too big."""
     if labels.dtype.kind == "f":
         most = 2 / float(np.finfo(labels.dtype).eps)

@@ -92,7 +92,7 @@ class BookFinder:
             refuse_private_in_books(public)
             if self.commitment is not None:
                 _refuse_round_cap(path, self._keys(rows, [*protected, *exposed], ()))
-            return Account(path, features=_path_of(features))
+            return Account(path, features=_stated(features.path, features.place))
         elif self._elsewhere and files_of_books(books_folder(), KEY):
             home = _joined(RowKeys(), _key(books_folder()), [rows, *protected, *exposed], public)
             _refuse_round_cap(path, home)
@@ -106,7 +106,8 @@ class BookFinder:
         if planned is not None:
             under_caps(replace(Account.at(path, keys), exposed=shown), [planned])
         check()
-        return replace(Account.at(path, keys, check), features=_path_of(features), exposed=shown)
+        stated = _stated(features.path, features.place)
+        return replace(Account.at(path, keys, check), features=stated, exposed=shown)
 
     def _keys(self, rows: GroupRows, protected: Iterable[GroupRows], public: Iterable[GroupRows]) -> RowKeys:
         """Keys of the `rows` of the book, if they were added, of the `protected` and of the `public` rows."""
@@ -126,13 +127,11 @@ def _joined(keys: RowKeys, key: bytes, protected: Iterable[GroupRows], public: I
     return keys
 
 
-def _path_of(features: FeatureReader) -> str:
-    """The path of a feature file or of shards, as entries of a book state it; no row decides it."""
-    return _stated(features.path, features.place)
-
-
 def _stated(path: Path, place: Path) -> str:
-    """The `place` of a file that was given as `path`, or the name of the digits, which lie elsewhere or nowhere."""
+    """What entries of a book state of a feature file that was given as `path`: its `place`, or the name of the digits.
+
+    These lie elsewhere or nowhere. No row decides it.
+    """
     return DIGITS if str(path) == DIGITS and not (place.name == DIGITS and place.exists()) else str(place.resolve())
 
 

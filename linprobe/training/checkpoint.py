@@ -35,7 +35,7 @@ from linprobe.data.row_weights import MOST_POWER
 from linprobe.errors import DataError, PrivacyError, UsageError, reading
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import TrainRequest
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Reals, on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.runs.manifest import MODEL
 from linprobe.runs.run_folder import CHECKPOINT, commitment, run_id
@@ -129,7 +129,7 @@ class Checkpoints:
             self._write()
 
     @property
-    def early(self) -> list[NDArray[np.float64]]:
+    def early(self) -> list[Reals]:
         """Values that were released before the first step."""
         state = {} if self._state is None else self._state
         return [state[f"early_{place}"] for place in range(len([name for name in state if name.startswith("early_")]))]

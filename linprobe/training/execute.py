@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe import __version__
 from linprobe.accounting.accountants import installed_version
@@ -39,7 +38,7 @@ from linprobe.methods.private_mean import MEAN, expected_squared_norm, longer_st
 from linprobe.methods.similar_rows import SAME_KIND, SimilarRows, Surroundings, released_similar
 from linprobe.native import arithmetic_name
 from linprobe.options.declaration import refuse_on_gpu
-from linprobe.parallel.array_api import on_host
+from linprobe.parallel.array_api import Reals, Singles, on_host
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.threads import blas_held_to_one_thread
 from linprobe.runs.figures import count_private, sums_of_test_rows
@@ -122,8 +121,8 @@ class Observer:
 
 @dataclass(frozen=True)
 class Trained:
-    weights: NDArray[np.float32]  # for L2-normalised raw rows, (n_features, n_classes); voters are the first axis
-    bias: NDArray[np.float32]
+    weights: Singles  # for L2-normalised raw rows, (n_features, n_classes); voters are the first axis
+    bias: Singles
     history: list[dict[str, float]]  # public facts of each step
     n_steps: int
     centre: str  # `public`, `private` or `unlabelled`: the mean that was subtracted; or `none`
@@ -132,7 +131,7 @@ class Trained:
     tested: tuple[NoisyTest, NoisyScores | None] | None = None  # on private test rows
     selected: Selected | None = None
     class_counts: ClassCounts | None = None
-    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None  # weights and bias before refinement
+    unrefined: tuple[Singles, Singles] | None = None  # weights and bias before refinement
     refined: Refined | None = None
     similar: SimilarRows | None = None
     gain: NoisyGain | None = None
@@ -371,9 +370,7 @@ def _finish(prepared: _Prepared, fitted: Fitted) -> Trained:
     )
 
 
-def _refined(
-    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
-) -> tuple[Refined | None, NoisyGain | None]:
+def _refined(prepared: _Prepared, weights: Singles, bias: Singles) -> tuple[Refined | None, NoisyGain | None]:
     """Weights that rows without labels refine, on rank 0, and what private rows gain; where they lose, weights stay."""
     plan, dataset, run = prepared.plan, prepared.dataset, prepared.run
     if dataset.unlabelled is None:
@@ -391,9 +388,7 @@ def _refined(
     return None if refined is None else refined.after(gained, plan.n_units, weights, bias), gained
 
 
-def _candidate(
-    prepared: _Prepared, unlabelled: Source, weights: NDArray[np.float32], bias: NDArray[np.float32]
-) -> Refined:
+def _candidate(prepared: _Prepared, unlabelled: Source, weights: Singles, bias: Singles) -> Refined:
     plan, dataset, centre = prepared.plan, prepared.dataset, prepared.preprocessing.centre
     rows, shots = unlabelled_rows(unlabelled, dataset.n_classes), dataset.like_private(plan.method.spends)
     similar = None if prepared.similar is None else prepared.similar.share(plan.n_units)
@@ -429,9 +424,7 @@ def _software_versions() -> dict[str, str]:
     }
 
 
-def _counted(
-    prepared: _Prepared, models: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]
-) -> tuple[list[tuple[float, float]], int]:
+def _counted(prepared: _Prepared, models: Sequence[tuple[Singles, Singles]]) -> tuple[list[tuple[float, float]], int]:
     """Correct predictions and rows present for each model, 0 on all ranks but the first; and units tracked here."""
     dataset, run = prepared.dataset, prepared.run
     first, tracked = run.group.rank == 0, prepared.problem.private_rows.n_local if run.per_record else 0
@@ -450,9 +443,7 @@ def _select(prepared: _Prepared, fitted: Fitted) -> Selected:
     return Selected(factors[int(halved.argmax())], tuple((halved + plan.n_units / 2).tolist()), std)
 
 
-def _test(
-    prepared: _Prepared, weights: NDArray[np.float32], bias: NDArray[np.float32]
-) -> tuple[NoisyTest, NoisyScores | None]:
+def _test(prepared: _Prepared, weights: Singles, bias: Singles) -> tuple[NoisyTest, NoisyScores | None]:
     """Noisy numbers, or people's shares, of correct and wrong predictions on private test rows, perhaps of scores."""
     dataset, run, noise = prepared.dataset, prepared.run, prepared.plan.schedule.others
     features = dataset.features if run.group.rank == 0 else None
@@ -463,9 +454,7 @@ def _test(
     return NoisyTest.of(released[TEST_ACCURACY][:, 0], noise[TEST_ACCURACY]), scores
 
 
-def released_histogram(
-    epsilons: NDArray[np.float64], budget: float, mechanism: GaussianMechanism, noise_multiplier: float
-) -> NDArray[np.float64]:
+def released_histogram(epsilons: Reals, budget: float, mechanism: GaussianMechanism, noise_multiplier: float) -> Reals:
     """Noisy numbers of units by their own epsilon (n_units,), in equal bins of [0, budget].
 
     Given the releases of the run, an epsilon is a function of its own record or person alone (`docs/proofs/people.md`),
@@ -475,7 +464,7 @@ def released_histogram(
     return mechanism.release(clipped, noise_multiplier, purpose=HISTOGRAM)[:, 0]
 
 
-def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _folded(preprocessing: Preprocessing, fitted: Fitted) -> tuple[Singles, Singles]:
     weights, bias = preprocessing.fold(fitted.weights, fitted.bias)
     return np.ascontiguousarray(weights), bias
 

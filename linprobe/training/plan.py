@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linprobe import methods
 from linprobe.accounting.accountants import round_up
@@ -54,6 +53,7 @@ from linprobe.options import (
 )
 from linprobe.options.declaration import check_value, declared, hint, plain_values, refuse_idle
 from linprobe.options.requests import TrainRequest
+from linprobe.parallel.array_api import Reals
 from linprobe.runs.check import FirstModel, FirstRun
 from linprobe.runs.manifest import UNLABELLED_CENTRE, Manifest
 from linprobe.runs.release_rules import SELECTION
@@ -98,17 +98,11 @@ class Settings:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # by name, as the caller gave them
 
     @classmethod
-    def of(cls, method: methods.Method, parameters: Mapping[str, Any]) -> Settings:
-        """Settings from named parameters: a method's options, and fields. ParameterError: out of range, no number."""
-        parameters = plain_values(method.arguments, parameters)
-        own = set(declared(method.options))
-        options, first_run = method_options(method, {name: parameters[name] for name in own & set(parameters)})
-        shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
-        return cls(method=method, options=options, first_run=first_run, parameters=dict(parameters), **shared)
-
-    @classmethod
     def of_given(cls, method: methods.Method, given: Mapping[str, Any]) -> Settings:
-        """`of`, with declared defaults. Raises ArgumentError: an unknown argument, or a missing one."""
+        """Settings from named arguments of a method, the others as declared.
+
+        Raises ArgumentError: an unknown argument, or a missing one. ParameterError: out of range, no number.
+        """
         arguments = {name: option for name, option in method.arguments.items() if name not in OF_LABELS}
         unknown = sorted(set(given) - set(arguments))
         if unknown:
@@ -116,11 +110,14 @@ class Settings:
                 f"{method.name} has no argument {unknown[0]}; its arguments are: {', '.join(arguments)}"
                 f"{hint(unknown[0], arguments)}"
             )
-        parameters = {name: given.get(name, option.default) for name, option in arguments.items()}
+        parameters = {name: given.get(name, arguments[name].default) for name in sorted(arguments)}
         missing = [name for name, value in parameters.items() if value is MISSING]
         if missing:
             raise ArgumentError(f"{method.name} needs the argument {missing[0]}; give it")
-        return cls.of(method, dict(sorted(parameters.items())))
+        parameters, own = plain_values(arguments, parameters), set(declared(method.options))
+        options, first_run = method_options(method, {name: parameters[name] for name in own})
+        shared = {name: value for name, value in parameters.items() if name in _SHARED - own}
+        return cls(method=method, options=options, first_run=first_run, parameters=parameters, **shared)
 
     @property
     def weighs(self) -> bool:
@@ -134,9 +131,6 @@ class Settings:
         if balanced and class_counts == "no":
             raise UsageError(f"class weight is {BALANCED!r}, which needs class counts, not 'no'; give auto or yes")
         return replace(self, class_counts=balanced or class_counts == "yes", balanced=balanced)
-
-    def with_public(self, has_public: bool) -> Settings:
-        return replace(self, options=self.method.resolve(self.options, has_public))
 
     @property
     def starts_from_text(self) -> bool:
@@ -309,9 +303,8 @@ def settled(
             raise UsageError(f"condition is 'mean', but there are {known}; use condition none, or leave it out")
         return replace(settings, condition="none")
     epsilon, tests = check_epsilon(settings.epsilon), settings.test_epsilon or 0.0
-    left = (
-        math.sqrt(epsilon**2 - tests**2) if tests < epsilon else epsilon
-    )  # for training, as mu is about in proportion
+    # for training, as mu is about in proportion
+    left = math.sqrt(epsilon**2 - tests**2) if tests < epsilon else epsilon
 
     def paid_with(share: float) -> tuple[Releases, float]:
         release = paid_by(share * left, settings.delta, n_private, MEAN)
@@ -332,8 +325,8 @@ class Plan:
     preprocessing: Preprocessing  # to training space, before a private mean
     budget: Budget | None  # every release with its cost; None for a method that spends nothing
     first: FirstModel | None  # the run with the initial weights
-    first_weights: NDArray[np.float64] | None  # these weights in training space
-    text_weights: NDArray[np.float64] | None  # scaled class encodings for raw rows, (n_features, n_classes)
+    first_weights: Reals | None  # these weights in training space
+    text_weights: Reals | None  # scaled class encodings for raw rows, (n_features, n_classes)
     n_units: int
     unit: str
     n_public: int  # rows that are not protected
@@ -407,9 +400,9 @@ class Plan:
 def plan_run(settings: Settings, dataset: Dataset, *, checked: bool = True) -> Plan:
     """The plan of a run; no private row is read. Not `checked` for all possible steps while a budget is sought."""
     refuse_combinations(settings, dataset)
-    settings = settings.with_public(dataset.free_public is not None)
+    options = settings.method.resolve(settings.options, dataset.free_public is not None)
     counts_similar = dataset.unlabelled is not None and settings.method.spends
-    settings = replace(settings, similar=settings.similar or counts_similar)
+    settings = replace(settings, options=options, similar=settings.similar or counts_similar)
     preprocessing = _preprocessing(settings, dataset)
     first = _first_model(settings, dataset)
     first_weights = None if first is None else preprocessing.unfold(first.weights, first.bias)
@@ -632,7 +625,7 @@ def _of_classes(first: FirstModel, dataset: Dataset, init: object) -> FirstModel
     return replace(first, weights=first.weights[:, order], bias=first.bias[order])
 
 
-def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> NDArray[np.float64] | None:
+def _text_weights(settings: Settings, dataset: Dataset, budget: Budget | None) -> Reals | None:
     """Unit text weights times their scale, or None; beside public rows, which decide the scale, around their mean."""
     text_weights = dataset.encodings
     if text_weights is None:

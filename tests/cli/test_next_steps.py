@@ -120,7 +120,12 @@ def test_ctrl_c_says_what_was_spent_and_whether_the_run_can_resume(
 ) -> None:
     watch = Stops(3)
     request = TrainRequest(
-        "noisy-gd", features_file, epsilon=3.0, steps=STEPS, checkpoint_every=every, out=tmp_path / "run"
+        method="noisy-gd",
+        features=features_file,
+        epsilon=3.0,
+        steps=STEPS,
+        checkpoint_every=every,
+        out=tmp_path / "run",
     )
     with pytest.raises(KeyboardInterrupt):
         train_run(request, watch)
@@ -143,7 +148,10 @@ def test_ctrl_c_before_the_first_release_says_that_nothing_was_spent(
     monkeypatch.setattr("linprobe.accounting.ledger.Ledger.append", interrupted)
     watch = Stops(-1)
     with pytest.raises(KeyboardInterrupt):
-        train_run(TrainRequest("noisy-gd", features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run"), watch)
+        train_run(
+            TrainRequest(method="noisy-gd", features=features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run"),
+            watch,
+        )
     assert "the run ended before it released anything, so nothing was spent" in watch.notes
 
 
@@ -153,7 +161,7 @@ def test_a_private_selection_that_ends_early_says_that_it_counts_in_full(
 ) -> None:
     monkeypatch.setattr("linprobe.training.tune.execute", mock.Mock(side_effect=error))
     watch = Stops(-1)
-    request = TrainRequest("noisy-gd", features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run")
+    request = TrainRequest(method="noisy-gd", features=features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run")
     with pytest.raises((KeyboardInterrupt, LinprobeError)):
         tune_run(request, Tuning.parse(["clip_norm=0.5,1"], [], None, "noisy-gd"), watch)
     (said,) = [text for text in watch.notes if "counts in full" in text]
@@ -164,7 +172,10 @@ def test_a_private_selection_that_ends_early_says_that_it_counts_in_full(
 def test_a_complete_choice_without_its_name_can_be_renamed(
     features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch, request = Stops(-1), TrainRequest("noisy-gd", features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run")
+    watch, request = (
+        Stops(-1),
+        TrainRequest(method="noisy-gd", features=features_file, epsilon=3.0, steps=STEPS, out=tmp_path / "run"),
+    )
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         with pytest.raises(LinprobeError):

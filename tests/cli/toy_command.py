@@ -1,7 +1,6 @@
 """A command with two options, declared outside linprobe: one file and one declaration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import typer
 
@@ -9,7 +8,6 @@ from linprobe.cli._command import command
 from linprobe.options.declaration import Request, option
 
 
-@dataclass(frozen=True)
 class ToyRequest(Request, command="toy", examples=("toy --size 3", "toy --size 2 --shares 0.5,1")):
     """Print a toy."""
 

@@ -149,7 +149,7 @@ def as_hdf5(folder: Path) -> list[Path]:
 def test_every_kind_of_source_keeps_rows_and_labels(tmp_path: Path, kind: Callable[[Path], list[Path]]) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    import_arrays(ImportRequest(kind(source), tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=kind(source), out=tmp_path / "out.h5"))
     check_same(tmp_path / "out.h5")
 
 
@@ -160,7 +160,7 @@ def test_csv_keeps_its_ids_and_matches_text_labels_by_name(tmp_path: Path) -> No
         write_csv(tmp_path / "train.csv", TRAIN, names[Y_TRAIN], ids),
         write_csv(tmp_path / "test.csv", TEST, names[Y_TEST]),
     ]
-    import_arrays(ImportRequest(sources, tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=sources, out=tmp_path / "out.h5"))
     rows, labels, read_ids, read_names = read(tmp_path / "out.h5")
     assert np.array_equal(rows, TRAIN)
     assert read_names == ("ant", "bee", "cat")
@@ -174,7 +174,7 @@ def test_text_labels_that_look_like_numbers_in_one_file_only_are_matched_by_name
         write_csv(tmp_path / "train.csv", TRAIN, names[Y_TRAIN % 2]),
         write_csv(tmp_path / "test.csv", TEST, names[Y_TEST]),
     ]
-    import_arrays(ImportRequest(sources, tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=sources, out=tmp_path / "out.h5"))
     _, labels, _, read_names = read(tmp_path / "out.h5")
     assert [read_names[label] for label in labels] == names[Y_TRAIN % 2].tolist()
 
@@ -182,13 +182,13 @@ def test_text_labels_that_look_like_numbers_in_one_file_only_are_matched_by_name
 def test_ids_and_public_rows_of_an_archive_are_kept(tmp_path: Path) -> None:
     ids = np.array([f"record {row}" for row in range(9)])
     source = npz(tmp_path, X_public=TEST[:3], y_public=Y_TEST[:3], id_train=ids)
-    import_arrays(ImportRequest([source], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"))
     assert read(tmp_path / "out.h5")[2] == ids.tolist()
     assert np.array_equal(read(tmp_path / "out.h5", "public")[0], TEST[:3])
 
 
 def test_ids_are_unique_across_groups_without_any_given(tmp_path: Path) -> None:
-    import_arrays(ImportRequest([npz(tmp_path, X_public=TEST, y_public=Y_TEST)], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[npz(tmp_path, X_public=TEST, y_public=Y_TEST)], out=tmp_path / "out.h5"))
     ids = [name for group in ("train", "test", "public") for name in read(tmp_path / "out.h5", group)[2]]
     assert len(set(ids)) == len(ids) == 21
 
@@ -199,7 +199,9 @@ def test_deleting_a_private_row_changes_no_other_id_and_no_public_shot(tmp_path:
     labels[[10, 40, 100]] = 1
 
     def imported(keep: Any) -> tuple[list[str], Any, str]:
-        import_arrays(ImportRequest([npz(tmp_path, X_train=rows[keep], y_train=labels[keep])], tmp_path / "out.h5"))
+        import_arrays(
+            ImportRequest(sources=[npz(tmp_path, X_train=rows[keep], y_train=labels[keep])], out=tmp_path / "out.h5")
+        )
         with FeatureFile(tmp_path / "out.h5") as features:
             assert features.description.ids_from == "content"
             ids = features.ids("train")
@@ -222,18 +224,20 @@ def test_deleting_a_private_row_changes_no_other_id_and_no_public_shot(tmp_path:
 def test_test_rows_are_optional_if_classes_are_declared(tmp_path: Path) -> None:
     source = npz(tmp_path, X_test=None, y_test=None)
     with pytest.raises(DataError, match=r"no test labels.*declare the classes"):
-        import_arrays(ImportRequest([source], tmp_path / "out.h5"))
-    import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["a", "b", "c"])
+        import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"), ["a", "b", "c"])
     with FeatureFile(tmp_path / "out.h5") as features:
         assert features.sizes == {"train": 9}
     table = write_csv(tmp_path / "train.csv", TRAIN, Y_TRAIN)
-    import_arrays(ImportRequest([table], tmp_path / "csv.h5"), ["a", "b", "c"])
+    import_arrays(ImportRequest(sources=[table], out=tmp_path / "csv.h5"), ["a", "b", "c"])
 
 
 def test_kind_of_ids_is_recorded(tmp_path: Path) -> None:
     ids = np.array([f"record {row}" for row in range(9)])
-    assert import_arrays(ImportRequest([npz(tmp_path, id_train=ids)], tmp_path / "out.h5")).ids_from == "given"
-    assert import_arrays(ImportRequest([npz(tmp_path)], tmp_path / "out.h5")).ids_from == "content"
+    assert (
+        import_arrays(ImportRequest(sources=[npz(tmp_path, id_train=ids)], out=tmp_path / "out.h5")).ids_from == "given"
+    )
+    assert import_arrays(ImportRequest(sources=[npz(tmp_path)], out=tmp_path / "out.h5")).ids_from == "content"
     with FeatureFile(tmp_path / "out.h5") as features:
         assert features.description.ids_from == "content"
 
@@ -244,7 +248,7 @@ def test_kind_of_ids_is_recorded(tmp_path: Path) -> None:
 )
 def test_stored_type_holds_every_value(tmp_path: Path, dtype: Any, stored: Any) -> None:
     rows = RNG.integers(0, 256, TRAIN.shape).astype(dtype)
-    import_arrays(ImportRequest([npz(tmp_path, X_train=rows)], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[npz(tmp_path, X_train=rows)], out=tmp_path / "out.h5"))
     read_rows = read(tmp_path / "out.h5")[0]
     assert read_rows.dtype == stored
     assert np.array_equal(read_rows, rows)
@@ -253,7 +257,9 @@ def test_stored_type_holds_every_value(tmp_path: Path, dtype: Any, stored: Any) 
 def test_images_become_flattened_pixels(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (9, 4, 3, 3)).astype(np.uint8)
     others = RNG.integers(0, 256, (6, 4, 3, 3)).astype(np.uint8)
-    description = import_arrays(ImportRequest([npz(tmp_path, X_train=images, X_test=others)], tmp_path / "out.h5"))
+    description = import_arrays(
+        ImportRequest(sources=[npz(tmp_path, X_train=images, X_test=others)], out=tmp_path / "out.h5")
+    )
     assert np.array_equal(read(tmp_path / "out.h5")[0], images.reshape(9, 36))
     assert description.backbone == "pixels"
     assert "flattened" in description.preprocessing
@@ -263,7 +269,7 @@ def test_images_state_their_shape_and_others_do_not_fit(tmp_path: Path) -> None:
     made = []
     for place, shape in enumerate([(4, 3, 2), (3, 4, 2), (1, 4, 3, 2), (24,)]):
         rows = {f"X_{group}": RNG.random((n, *shape)) for group, n in (("train", 9), ("test", 6))}
-        made.append(import_arrays(ImportRequest([npz(tmp_path, **rows)], tmp_path / f"{place}.h5")))
+        made.append(import_arrays(ImportRequest(sources=[npz(tmp_path, **rows)], out=tmp_path / f"{place}.h5")))
     first, turned, same, flat = map(extraction_of, made)
     assert [first_difference(first, other) is None for other in (turned, same, flat)] == [False, True, True]
     earlier = extraction_of(replace(made[0], preprocessing="flattened pixels"))  # as 0.2 wrote it
@@ -273,20 +279,20 @@ def test_images_state_their_shape_and_others_do_not_fit(tmp_path: Path) -> None:
 def test_rows_with_a_value_that_float32_holds_are_kept(tmp_path: Path) -> None:
     rows = np.where(np.arange(5) == 2, TRAIN, 1e-60)
     rows[3] = 0
-    import_arrays(ImportRequest([npz(tmp_path, X_train=rows)], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[npz(tmp_path, X_train=rows)], out=tmp_path / "out.h5"))
     assert np.array_equal(read(tmp_path / "out.h5")[0], rows.astype(np.float32))
 
 
 def test_many_blocks_are_written_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linprobe.data.array_import.BLOCK_BYTES", 4 * 5 * 2)
-    import_arrays(ImportRequest([npz(tmp_path)], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[npz(tmp_path)], out=tmp_path / "out.h5"))
     check_same(tmp_path / "out.h5")
 
 
 def test_declared_classes_decide_names_and_order(tmp_path: Path) -> None:
     text = np.array(["z", "y", "x"])
     source = npz(tmp_path, y_train=text[Y_TRAIN], y_test=text[Y_TEST], class_names=np.array(["a", "b", "c"]))
-    description = import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["y", "z", "x", "unused"])
+    description = import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"), ["y", "z", "x", "unused"])
     assert description.class_names == ("y", "z", "x", "unused")
     assert description.class_names_from == "declared"
     assert read(tmp_path / "out.h5")[1].tolist() == [1, 0, 2] * 3
@@ -295,13 +301,17 @@ def test_declared_classes_decide_names_and_order(tmp_path: Path) -> None:
 def test_classes_rename_no_positions_of_class_names(tmp_path: Path) -> None:
     source = npz(tmp_path, class_names=np.array(["a", "b", "c"]))
     with pytest.raises(DataError, match=r"a, b, c, and --classes is c, a, b.*leave out --classes"):
-        import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["c", "a", "b"])
-    assert import_arrays(ImportRequest([source], tmp_path / "out.h5"), ["a", "b", "c"]).class_names == ("a", "b", "c")
+        import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"), ["c", "a", "b"])
+    assert import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"), ["a", "b", "c"]).class_names == (
+        "a",
+        "b",
+        "c",
+    )
 
 
 def test_class_names_of_an_archive_count_as_declared(tmp_path: Path) -> None:
     source = npz(tmp_path, class_names=np.array(["c", "b", "a", "d"]))
-    description = import_arrays(ImportRequest([source], tmp_path / "out.h5"))
+    description = import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"))
     assert description.class_names == ("c", "b", "a", "d")
     assert description.class_names_from == "declared"
 
@@ -311,12 +321,16 @@ def test_class_list_comes_from_test_labels_and_never_from_train_labels(tmp_path:
     train, test = (
         (Y_TRAIN % 2, Y_TEST) if kind == "numbers" else (np.array(["a", "b", "a"] * 3), np.array(["c", "a", "b"] * 2))
     )
-    description = import_arrays(ImportRequest([npz(tmp_path, y_train=train, y_test=test)], tmp_path / "out.h5"))
+    description = import_arrays(
+        ImportRequest(sources=[npz(tmp_path, y_train=train, y_test=test)], out=tmp_path / "out.h5")
+    )
     assert len(description.class_names) == 3
     assert description.class_names_from == "test labels"
     with pytest.raises(DataError, match="outside the"):
         import_arrays(
-            ImportRequest([npz(tmp_path, y_train=test[[0, 1, 2] * 3], y_test=train[:6])], tmp_path / "other.h5")
+            ImportRequest(
+                sources=[npz(tmp_path, y_train=test[[0, 1, 2] * 3], y_test=train[:6])], out=tmp_path / "other.h5"
+            )
         )
     assert not (tmp_path / "other.h5").exists()
 
@@ -326,14 +340,14 @@ def test_a_label_above_int64_is_named_as_it_is(tmp_path: Path, classes: tuple[st
     labels = Y_TRAIN.astype(np.uint64)
     labels[4] = 9223372036854775810
     with pytest.raises(DataError, match="first label 9223372036854775810 at row 4"):
-        import_arrays(ImportRequest([npz(tmp_path, y_train=labels)], tmp_path / "out.h5"), classes)
+        import_arrays(ImportRequest(sources=[npz(tmp_path, y_train=labels)], out=tmp_path / "out.h5"), classes)
 
 
 def test_whole_numbers_stored_as_floats_are_class_indices(tmp_path: Path) -> None:
     labels = np.arange(12)
     rows = RNG.standard_normal((12, 5)).astype(np.float32)
     source = npz(tmp_path, X_train=rows, y_train=labels.astype(float), X_test=-rows, y_test=labels.astype(float))
-    import_arrays(ImportRequest([source], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"))
     _, read_labels, _, names = read(tmp_path / "out.h5")
     assert read_labels.tolist() == labels.tolist()
     assert names == tuple(str(label) for label in labels)
@@ -385,7 +399,7 @@ def test_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, case: str) ->
     changes, words = BAD_ARCHIVES[case]
     source = npz(tmp_path, **changes)
     with pytest.raises(DataError) as caught:
-        import_arrays(ImportRequest([source], tmp_path / "out.h5"))
+        import_arrays(ImportRequest(sources=[source], out=tmp_path / "out.h5"))
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert "out.h5" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [source]
@@ -478,7 +492,7 @@ def test_tensors_of_half_precision_brain_floats_are_read(tmp_path: Path) -> None
 
     tensors = {key: torch.as_tensor(value) for key, value in arrays().items()}
     torch.save({**tensors, "X_train": tensors["X_train"].bfloat16()}, tmp_path / "all.pt")
-    import_arrays(ImportRequest([tmp_path / "all.pt"], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[tmp_path / "all.pt"], out=tmp_path / "out.h5"))
     assert np.allclose(read(tmp_path / "out.h5")[0], TRAIN, rtol=2**-7)
 
 
@@ -494,7 +508,7 @@ def test_text_in_a_tensor_file_may_be_a_list(tmp_path: Path, kind: type) -> None
         content[f"y_{group}"] = kind(names[label] for label in labels)
         content[f"id_{group}"] = kind(f"{group}-{row}" for row in range(count))
     torch.save(content, tmp_path / "all.pt")
-    import_arrays(ImportRequest([tmp_path / "all.pt"], tmp_path / "out.h5"))
+    import_arrays(ImportRequest(sources=[tmp_path / "all.pt"], out=tmp_path / "out.h5"))
     with FeatureFile(tmp_path / "out.h5") as features:
         assert list(features.description.class_names) == names
         assert features.labels("train").tolist() == [row % 3 for row in range(30)]

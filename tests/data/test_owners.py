@@ -40,7 +40,10 @@ class Notes(Silent):
 
 def imported(folder: Path, progress: Notes | None = None, owner: str | None = None, **more: Any) -> Path:
     np.savez(folder / "a.npz", **arrays(**more))
-    import_arrays(ImportRequest([folder / "a.npz"], folder / "a.h5", owner_column=owner), progress=progress or Silent())
+    import_arrays(
+        ImportRequest(sources=[folder / "a.npz"], out=folder / "a.h5", owner_column=owner),
+        progress=progress or Silent(),
+    )
     return folder / "a.h5"
 
 
@@ -144,23 +147,25 @@ def test_a_column_of_a_csv_names_the_owner(tmp_path: Path, named: str) -> None:
     lines = [f"label,{named},a,b", "x,eve,1,2", "y,bob,3,4", "x,eve,5,6"]
     (tmp_path / "train.csv").write_text("\n".join(lines))
     (tmp_path / "test.csv").write_text(f"label,{named},a,b\nx,ann,7,8\ny,dan,9,0")
-    import_arrays(ImportRequest([tmp_path], tmp_path / "a.h5", owner_column=None if named == "owner" else named))
+    import_arrays(
+        ImportRequest(sources=[tmp_path], out=tmp_path / "a.h5", owner_column=None if named == "owner" else named)
+    )
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == ["bob", "eve", "eve"]
         assert features.rows("train", slice(None)).tolist() == [[3, 4], [1, 2], [5, 6]]
     with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
-        import_arrays(ImportRequest([tmp_path / "train.csv"], tmp_path / "b.h5", owner_column="person"))
+        import_arrays(ImportRequest(sources=[tmp_path / "train.csv"], out=tmp_path / "b.h5", owner_column="person"))
 
 
 def test_rows_without_labels_keep_their_owners_and_their_order(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("who,a\neve,1\nbob,2\neve,3\n")
-    import_arrays(ImportRequest([tmp_path / "new.csv"], tmp_path / "a.h5", owner_column="who"))
+    import_arrays(ImportRequest(sources=[tmp_path / "new.csv"], out=tmp_path / "a.h5", owner_column="who"))
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("rows") == ["eve", "bob", "eve"]
         assert features.rows("rows", slice(None)).tolist() == [[1], [2], [3]]
         assert people_by_group(features) == {"rows": 2}
     with pytest.raises(UsageError, match=r"has no column 'person'.*--owner-column"):
-        import_arrays(ImportRequest([tmp_path / "new.csv"], tmp_path / "b.h5", owner_column="person"))
+        import_arrays(ImportRequest(sources=[tmp_path / "new.csv"], out=tmp_path / "b.h5", owner_column="person"))
 
 
 @pytest.mark.parametrize("people", [["eve", "bob", "eve"], [7, 3, 7]])
@@ -170,13 +175,13 @@ def test_a_column_of_a_parquet_table_names_the_owner(tmp_path: Path, people: lis
     table = arrow.table({"label": ["x", "y", "x"], "patient": people, "a": [1.0, 3.0, 5.0]})
     parquet.write_table(table, tmp_path / "train.parquet")
     parquet.write_table(arrow.table({"label": ["x", "y"], "a": [2.0, 4.0]}), tmp_path / "test.parquet")
-    import_arrays(ImportRequest([tmp_path], tmp_path / "a.h5", owner_column="patient"))
+    import_arrays(ImportRequest(sources=[tmp_path], out=tmp_path / "a.h5", owner_column="patient"))
     with FeatureFile(tmp_path / "a.h5") as features:
         assert features.owners("train") == sorted(map(str, people))
         assert features.rows("train", slice(None)).tolist() == [[3], [1], [5]]
         assert not features.has_owners("test")
     with pytest.raises(UsageError, match=r"has no column 'person'.*'label'.*--owner-column"):
-        import_arrays(ImportRequest([tmp_path], tmp_path / "b.h5", owner_column="person"))
+        import_arrays(ImportRequest(sources=[tmp_path], out=tmp_path / "b.h5", owner_column="person"))
 
 
 def test_a_number_beyond_float32_is_named_by_its_row_in_the_source(tmp_path: Path) -> None:
@@ -250,7 +255,7 @@ def test_a_cap_keeps_the_same_rows_of_a_person_whoever_else_has_an_equal_row(tmp
             "owner_train": np.concatenate([names[:more], owners]),
         }
         np.savez(path / "x.npz", **arrays, X_test=x[:2] + 9, y_test=[0, 1], owner_test=np.array(["t", "u"]))
-        import_arrays(ImportRequest([path / "x.npz"], path / "f.h5"))
+        import_arrays(ImportRequest(sources=[path / "x.npz"], out=path / "f.h5"))
         with FeatureFile(path / "f.h5") as features:
             private, _, people = private_units(features, None, Split(unit="owner", per_owner_rows=1))
             assert len(people) == 20 + more
@@ -260,7 +265,7 @@ def test_a_cap_keeps_the_same_rows_of_a_person_whoever_else_has_an_equal_row(tmp
 
 def test_public_shots_are_not_private(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **arrays())
-    import_arrays(ImportRequest([tmp_path / "x.npz"], tmp_path / "f.h5"))
+    import_arrays(ImportRequest(sources=[tmp_path / "x.npz"], out=tmp_path / "f.h5"))
     with FeatureFile(tmp_path / "f.h5") as features:
         data = dataset_of(features, split=Split(shots=1))
         assert data.private.ids() == [name for name in features.ids("train") if name not in data.free_shots.ids()]

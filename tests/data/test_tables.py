@@ -41,7 +41,7 @@ def write_csv(
 def imported(sources: list[Path], classes: list[str] | None = None, **columns: str) -> dict[str, Any]:
     """The training rows of a feature file made of the sources."""
     out = sources[0].with_suffix(".made.h5")
-    import_arrays(ImportRequest(sources, out, **columns), classes)
+    import_arrays(ImportRequest(sources=sources, out=out, **columns), classes)
     with FeatureFile(out) as features:
         return {
             "x": features.rows("train", slice(None)),
@@ -256,7 +256,7 @@ def test_a_column_names_the_group_of_each_row(cli: Cli, refused: Refused, tmp_pa
 def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     x = np.concatenate([ROWS, ROWS])
     np.savez(tmp_path / "a.npz", X_train=x, y_train=np.tile(WORDS, 2))
-    import_arrays(ImportRequest([tmp_path / "a.npz"], tmp_path / "a.h5", test_fraction=0.5), NAMES)
+    import_arrays(ImportRequest(sources=[tmp_path / "a.npz"], out=tmp_path / "a.h5", test_fraction=0.5), NAMES)
     with FeatureFile(tmp_path / "a.h5") as features:
         train, test = ({row.tobytes() for row in features.rows(group, slice(None))} for group in ("train", "test"))
         assert sum(features.sizes.values()) == 16
@@ -264,25 +264,27 @@ def test_training_rows_alone_are_split_by_id_or_content(tmp_path: Path) -> None:
     assert test
     assert not train & test  # equal rows are on one side
     np.savez(tmp_path / "d.npz", X_train=x, y_train=np.roll(np.tile(WORDS, 2), 1))
-    import_arrays(ImportRequest([tmp_path / "d.npz"], tmp_path / "d.h5", test_fraction=0.5), NAMES)
+    import_arrays(ImportRequest(sources=[tmp_path / "d.npz"], out=tmp_path / "d.h5", test_fraction=0.5), NAMES)
     with FeatureFile(tmp_path / "d.h5") as features:
         assert {row.tobytes() for row in features.rows("test", slice(None))} == test  # whatever their labels
     with pytest.raises(UsageError, match="divide training rows alone"):
-        import_arrays(ImportRequest([npz(tmp_path, WORDS, WORDS)], tmp_path / "b.h5", test_fraction=0.5))
+        import_arrays(ImportRequest(sources=[npz(tmp_path, WORDS, WORDS)], out=tmp_path / "b.h5", test_fraction=0.5))
     with pytest.raises(UsageError, match="--split-column is for one table"):
-        import_arrays(ImportRequest([npz(tmp_path, WORDS)], tmp_path / "b.h5", test_fraction=0.5, split_column="part"))
+        import_arrays(
+            ImportRequest(sources=[npz(tmp_path, WORDS)], out=tmp_path / "b.h5", test_fraction=0.5, split_column="part")
+        )
     for wrong, words in (
         ({"id_train": np.arange(7)}, "id_train has 7 entries for 8 rows"),
         ({"y_train": WORDS[:7]}, "7,"),
     ):
         np.savez(tmp_path / "c.npz", **{"X_train": ROWS, "y_train": WORDS, **wrong})
         with pytest.raises(DataError, match=words):
-            import_arrays(ImportRequest([tmp_path / "c.npz"], tmp_path / "c.h5", test_fraction=0.5), NAMES)
+            import_arrays(ImportRequest(sources=[tmp_path / "c.npz"], out=tmp_path / "c.h5", test_fraction=0.5), NAMES)
 
 
 def test_the_split_of_equal_rows_does_not_depend_on_the_file(tmp_path: Path) -> None:
     def tested(source: Path) -> set[bytes]:
-        import_arrays(ImportRequest([source], tmp_path / "f.h5", test_fraction=0.5, overwrite=True), NAMES)
+        import_arrays(ImportRequest(sources=[source], out=tmp_path / "f.h5", test_fraction=0.5, overwrite=True), NAMES)
         with FeatureFile(tmp_path / "f.h5") as features:
             return {row.tobytes() for row in features.rows("test", slice(None)).astype(np.float32)}
 
@@ -304,7 +306,7 @@ def test_the_split_of_equal_rows_does_not_depend_on_the_file(tmp_path: Path) -> 
 def test_an_id_with_nul_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X_train=ROWS, y_train=WORDS, id_train=[f"a\0{row}" for row in range(len(ROWS))])
     with pytest.raises(DataError, match="an id of train holds NUL"):
-        import_arrays(ImportRequest([tmp_path / "a.npz"], tmp_path / "a.h5"), NAMES)
+        import_arrays(ImportRequest(sources=[tmp_path / "a.npz"], out=tmp_path / "a.h5"), NAMES)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".h5"])

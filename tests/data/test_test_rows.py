@@ -40,7 +40,7 @@ def imported(folder: Path, test: Any, train: Any = TRAIN, **more: Any) -> list[s
     arrays |= {f"y_{group}": np.arange(len(x)) % 2 for group, x in (("train", train), ("test", test))}
     np.savez(folder / "a.npz", **{**arrays, **more})
     notes = Notes()
-    import_arrays(ImportRequest([folder / "a.npz"], folder / "a.h5"), ["a", "b"], progress=notes)
+    import_arrays(ImportRequest(sources=[folder / "a.npz"], out=folder / "a.h5"), ["a", "b"], progress=notes)
     return notes.notes
 
 
@@ -71,7 +71,7 @@ COPIES: dict[str, Any] = {
 def test_a_copy_of_a_training_row_is_no_test_row(tmp_path: Path, copies: str, private: bool) -> None:
     test = with_copies(COPIES[copies])
     np.savez(tmp_path / "a.npz", X_train=TRAIN, y_train=np.arange(300) % 2, X_test=test, y_test=np.ones(len(test), int))
-    import_arrays(ImportRequest([tmp_path / "a.npz"], tmp_path / "a.h5", private_test=private), ["a", "b"])
+    import_arrays(ImportRequest(sources=[tmp_path / "a.npz"], out=tmp_path / "a.h5", private_test=private), ["a", "b"])
     with pytest.raises(DataError, match=rf"{len(COPIES[copies])} of {len(test)} {EQUAL}.*test rows \[20[,\]]"):
         score(tmp_path)
 

@@ -40,7 +40,9 @@ UNOBSERVED = set(PATHS) - OBSERVED
 
 def audited(method: str, epsilon: float, mechanism: Any = GaussianMechanism, **sizes: Any) -> dict[str, Any]:
     few = {} if METHODS[method].one_step else {"steps": 10}
-    request = AuditRequest(method, epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, **few, **sizes})
+    request = AuditRequest(
+        method=method, epsilon=epsilon, **{"runs": 24, "canaries": 80, "confidence": 0.95, **few, **sizes}
+    )
     return audit(request, Silent(), mechanism=mechanism, insecure_seed=SEED)
 
 

@@ -29,7 +29,7 @@ def audited(method: str, **given: Any) -> dict[str, Any]:
     asked = {"epsilon": 3.0, "runs": 12, "canaries": 60, "confidence": 0.95, "unit": "owner"}
     few = 2 if method == "dp-newton" else 10  # its steps solve a system for every class
     steps = {} if METHODS[method].one_step else {"steps": few}
-    return audit(AuditRequest(method, **{**asked, **steps, **given}), Silent(), insecure_seed=5)
+    return audit(AuditRequest(method=method, **{**asked, **steps, **given}), Silent(), insecure_seed=5)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ Refused = Callable[..., None]
 def extract_like(source: Path, like: Path, out: Path, **options: Any) -> Notes:
     """Extract in this process with `--like`."""
     notes = Notes()
-    assert extract(ExtractRequest(str(source), like=like, out=out, device="cpu", **options), notes) is not None
+    assert extract(ExtractRequest(source=str(source), like=like, out=out, device="cpu", **options), notes) is not None
     return notes
 
 

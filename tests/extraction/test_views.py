@@ -329,4 +329,4 @@ def test_a_file_that_claims_other_views_or_a_layer_is_refused(images: Path, tmp_
             assert old in file.attrs[attribute]
             file.attrs[attribute] = file.attrs[attribute].replace(old, new)
         with pytest.raises(LinprobeError, match=words):
-            extract(ExtractRequest(str(images / "test"), like=tmp_path / "f.h5", out=tmp_path / "n.h5"), Notes())
+            extract(ExtractRequest(source=str(images / "test"), like=tmp_path / "f.h5", out=tmp_path / "n.h5"), Notes())

@@ -264,7 +264,11 @@ def test_a_run_is_verified(method, options, features_file, tmp_path) -> None:
     few = {} if method.one_step else {"steps": STEPS}
     sampled = {"sampling_rate": RATE, "accountant": "rdp"} if method.samples else {}
     out = tmp_path / "run"
-    train_run(TrainRequest(method.name, features_file, epsilon=3.0, options=options, out=out, **few, **sampled))
+    train_run(
+        TrainRequest(
+            method=method.name, features=features_file, epsilon=3.0, options=options, out=out, **few, **sampled
+        )
+    )
     assert verify_run(VerifyRequest(run=out))["refused"] is None
 
 

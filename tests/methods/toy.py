@@ -8,7 +8,6 @@
 Guarantee: sqrt(T)/sigma - Gaussian DP under zero-out adjacency.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from linprobe.methods import Method, Problem, Run, register
@@ -18,7 +17,6 @@ from linprobe.options import PRIVATE, ROWS, ClipNorm, Start, Steps, TextScale
 from linprobe.options.declaration import Options, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class ToyOptions(TextScale, Steps, ClipNorm, Start, Options, method="toy", takes=(*PRIVATE, *ROWS)):
     """Options of `toy`."""
 

@@ -42,7 +42,7 @@ def flowers(tmp_path_factory) -> Path:
     if folder is None or not arrays.is_file():
         pytest.skip("LINPROBE_TEST_DATA names no folder with flowers102-mobilenetv2.npz")
     out = tmp_path_factory.mktemp("flowers") / "flowers.h5"
-    import_(ImportRequest([arrays], out), Silent())
+    import_(ImportRequest(sources=[arrays], out=out), Silent())
     return out
 
 

@@ -109,7 +109,7 @@ def asked(features: Path, out: Path, method: str = "noisy-gd", **changes: Any) -
     """A run with a checkpoint after every step."""
     sampled = SAMPLED if METHODS[method].samples else {}
     given = {"epsilon": 3.0, "steps": STEPS, "checkpoint_every": 0.0, **sampled, **changes}
-    return TrainRequest(method, features, out=out, **given)
+    return TrainRequest(method=method, features=features, out=out, **given)
 
 
 def unfinished(out: Path) -> list[Path]:

@@ -455,7 +455,7 @@ def test_parts_are_all_rows_in_order(n_rows: int, size: int) -> None:
 def test_public_rows_that_train_as_private_ones_are_refused_in_several_processes(tmp_path: Path) -> None:
     features = write_many(tmp_path / "features.h5")
     given = {"sampling_rate": 1.0, "options": {"extended": 0.5}}
-    request = TrainRequest("dope-sgd", features, epsilon=3.0, steps=2, out=tmp_path / "run", **given)
+    request = TrainRequest(method="dope-sgd", features=features, epsilon=3.0, steps=2, out=tmp_path / "run", **given)
     group = Second()
     group.rank = 0
     with pytest.raises(UsageError, match=r"extended is 0\.5 in 2 processes"):
@@ -464,7 +464,7 @@ def test_public_rows_that_train_as_private_ones_are_refused_in_several_processes
 
 def test_a_method_without_noise_trains_in_one_process(features_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="non-private trains in one process"):
-        train_run(TrainRequest("non-private", features_file, out=tmp_path / "run"), Silent(), Second())
+        train_run(TrainRequest(method="non-private", features=features_file, out=tmp_path / "run"), Silent(), Second())
 
 
 @pytest.mark.parametrize("here", [True, False])

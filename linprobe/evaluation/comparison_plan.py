@@ -91,14 +91,13 @@ def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned run: its row and setting, the arguments of `train`, its folder, and whether its manifest has a time."""
+    """A planned run: its row and setting, the arguments of `train`, and its folder."""
 
     row: str
     setting: Setting
     request: TrainRequest
     folder: Path
     tuning: Tuning | None = None
-    dated: bool = True
 
     @property
     def spends(self) -> bool:
@@ -141,7 +140,7 @@ def plan_runs(
     request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int], unlabelled: str = ""
 ) -> list[Planned]:
     """Every run, in the order of the table; `unlabelled` is the digest of the rows without labels."""
-    planned = []
+    planned, book = [], None if request.book is None else request.book.absolute()
     for path, shots in product(request.public or (None,), request.public_shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
@@ -155,7 +154,9 @@ def plan_runs(
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
                 # worker processes may have another working directory
-                planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
+                planned.append(
+                    Planned(row.name, setting, replace(asked, out=folder.absolute(), book=book), folder, row.tuning)
+                )
     return planned
 
 

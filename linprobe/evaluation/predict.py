@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -25,9 +25,9 @@ from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
-from linprobe.data.blocks import BLOCK_ROWS
+from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, refuse_private_at_home, unit_of
-from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note, test_people
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError, counted
@@ -89,23 +89,18 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
 
-    def answered(
-        blocks: Callable[[], Iterator[NDArray[np.floating]]], n_rows: int, where: str, ids: Iterator[str]
-    ) -> Iterator[tuple[str | float, ...]]:
-        scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together)
+    def answered(rows: Source, where: str, ids: Iterator[str]) -> Iterator[tuple[str | float, ...]]:
+        scored = _scored(run, moved, lambda: _finite(rows, features), rows.n_rows, together=together)
         for place, scores in enumerate(scored):
             if place == 0:
-                progress.note(f"{counted(n_rows, 'row')} {where}")
+                progress.note(f"{counted(rows.n_rows, 'row')} {where}")
             yield from _predicted(run, ids, scores, temperature, all_classes)
 
     if features.suffix == ".npy":
         array = _rows_of(features, run.weights.shape[-2])
         matching.check_made_alike(run, features, {}, array.shape[1], progress)
-
-        def parts() -> Iterator[NDArray[np.floating]]:
-            return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-
-        yield from answered(parts, len(array), f"of {features}", map(str, range(len(array))))
+        rows = ArraySource(array, np.full(len(array), NO_LABEL))
+        yield from answered(rows, f"of {features}", map(str, range(len(array))))
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -117,12 +112,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         made = extraction_of(opened.description)
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
         _note_order(run, opened, progress)
-
-        def blocks() -> Iterator[NDArray[np.floating]]:
-            return (x for x, _ in opened.blocks(group))
-
-        where = f"of the group {group} of {features}"
-        yield from answered(blocks, opened.sizes[group], where, iter(opened.ids(group)))
+        yield from answered(GroupRows(opened, group), f"of the group {group} of {features}", iter(opened.ids(group)))
 
 
 def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:
@@ -172,9 +162,9 @@ def _rows_of(array_file: Path, width: int) -> NDArray[Any]:
     return array
 
 
-def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
+def _finite(rows: Source, where: Path) -> Iterator[NDArray[np.floating]]:
     start = 0
-    for x in blocks:
+    for x, _ in rows.blocks():
         check_float32(x, str(where), range(start, start + len(x)))
         start += len(x)
         yield x

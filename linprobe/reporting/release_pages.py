@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -317,8 +316,8 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
                     words = {"name": printable(request.out.resolve().name), **words}
                     total, _ = recorded_totals(run.manifest)
                     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
-                    make = partial(pages, publisher=publisher, signed=key is not None)
-                    write_manifest(unfinished, run.manifest, copied, key, make)
+                    texts = pages(run.manifest.sealed(copied), publisher, signed=key is not None)
+                    write_manifest(unfinished, run.manifest, copied, key, texts)
                 names = sorted(path.name for path in unfinished.iterdir())
                 unfinished.rename(request.out)
         finally:

@@ -1,4 +1,4 @@
-"""The run folder: `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
+"""The run folder: `RunFolder` reads a run; `new_run_folder` and `write_manifest` make one.
 
 `per_record.npz` has mode 0600 and must not be published. Only the process that holds the name of an output, by
 `claimed`, reads private rows and makes the output.
@@ -18,7 +18,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from io import BytesIO
 from itertools import count
@@ -40,7 +39,6 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
-    CONFIG,
     HISTORY,
     LEDGER,
     MANIFEST,
@@ -229,8 +227,6 @@ MOST_BYTES = {
     **dict.fromkeys((MODEL, UNREFINED), 1 << 34),
 }
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-MakePages = Callable[[Manifest], Mapping[str, str]]
-"""From a manifest with the digests of all other files: the names of pages and their texts."""
 
 
 class RunFolder:
@@ -586,64 +582,21 @@ def write_manifest(
     folder: Path,
     manifest: Manifest,
     contents: Mapping[str, bytes],
-    signing_key: Ed25519PrivateKey | None = None,
-    pages: MakePages | None = None,
+    signing_key: Ed25519PrivateKey | None,
+    pages: Mapping[str, str],
 ) -> Manifest:
-    """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
+    """Write the pages, then the signature if there is a key for one, then `manifest.json`; returns it, sealed.
 
-    The sealed manifest lists the pages too, so that its signature covers them. No file is read: `contents` are theirs.
+    The manifest lists the pages too, so that its signature covers them. No file is read: `contents` are of the others.
     """
-    made = {} if pages is None else pages(manifest.sealed(contents))
-    for name, text in made.items():
+    for name, text in pages.items():
         atomic_files.write_whole(folder / name, text)
-    sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
+    sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in pages.items()}})
     text = atomic_files.json_text(sealed.to_json())
     if signing_key is not None:
         atomic_files.write_whole(folder / SIGNATURE, signing_key.sign(text.encode()))
     atomic_files.write_whole(folder / MANIFEST, text)
     return sealed
-
-
-def write_run(
-    folder: Path,
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    history: list[dict[str, float]],
-    manifest: Manifest,
-    private: tuple[str, PerRecordFile] | None,
-    signing_key: Ed25519PrivateKey | None = None,
-    test_metrics: dict[str, Any] | None = None,
-    config: str | None = None,
-    pages: MakePages | None = None,
-    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
-) -> Manifest:
-    """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
-
-    The manifest commits to `private`, the digest of private rows and the losses, and is signed if a key is given.
-    """
-    # weights of a run without a guarantee may reveal private rows
-    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
-        (folder / name).unlink(missing_ok=True)  # left by a process that was killed
-    models = {MODEL: (weights, bias)} | ({} if unrefined is None else {UNREFINED: unrefined})
-    for name, (matrix, offset) in models.items():
-        with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
-            np.savez(stream, weights=matrix, bias=offset)
-    atomic_files.write_csv(folder / HISTORY, history)
-    if config is not None:
-        atomic_files.write_whole(folder / CONFIG, config)
-    if test_metrics is not None:
-        atomic_files.write_json(folder / TEST_FIGURES, test_metrics)
-    if private is not None:
-        digest, (ids, losses, key) = private
-        write_per_record(folder, private[1])
-        manifest = replace(
-            manifest,
-            private_commitment=commitment(key, digest),
-            per_record_commitment=commitment(key, per_record_digest(ids, losses)),
-        )
-    written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
-    contents = {name: written[name] for name in (*RUN_FILES, *optional)}
-    return write_manifest(folder, manifest, contents, signing_key, pages)
 
 
 @contextmanager

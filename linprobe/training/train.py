@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from linprobe import atomic_files
 from linprobe.accounting.book import Entry
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
-from linprobe.atomic_files import read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -42,12 +42,36 @@ from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder
-from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import (
+    CONFIG,
+    DAY,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OPTIONAL_FILES,
+    PAGES,
+    RUN_FILES,
+    SIGNATURE,
+    TEST_FIGURES,
+    TRAINED,
+    UNIFORM,
+    UNREFINED,
+    CountsByClass,
+    Manifest,
+)
 from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import PerRecordFile, claimed, refuse_book_inside, run_folder_of_group
+from linprobe.runs.run_folder import (
+    PerRecordFile,
+    claimed,
+    commitment,
+    per_record_digest,
+    refuse_book_inside,
+    run_folder_of_group,
+)
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
@@ -421,7 +445,7 @@ def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, r
     """Refuse a complete run that lacks its name but is another one; else charge what the book lacks of it."""
     request, manifest = ready.request, run.manifest
     derived = manifest.published or (manifest.refined is not None and manifest.refined.run is not None)
-    if derived or CONFIG not in run.names or read_text(run.folder / CONFIG) != config:
+    if derived or CONFIG not in run.names or atomic_files.read_text(run.folder / CONFIG) != config:
         raise UsageError(
             f"run {run.folder} is complete and lacks its name, but another command made it; give the same options as "
             f"that command, or another --out, or rename {run.folder}"
@@ -547,28 +571,39 @@ def write_trained(
     measured: dict[str, Any] | None,
     config: str | None = None,
 ) -> Manifest:
-    """Write the run of `out` into `folder`, as `write_run` does; returns the sealed manifest."""
-    pages = private = None
+    """Write all files of the run of `out` into `folder` but its ledger, the manifest last; returns it, sealed.
+
+    The manifest commits to the private rows and to the losses, and is signed if a key was given.
+    """
+    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
+        (folder / name).unlink(missing_ok=True)  # left by a process that was killed
+    models = {MODEL: (trained.weights, trained.bias)}
+    if trained.unrefined is not None:
+        models[UNREFINED] = trained.unrefined
+    for name, (weights, bias) in models.items():
+        # weights of a run without a guarantee may reveal private rows
+        with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
+            np.savez(stream, weights=weights, bias=bias)
+    atomic_files.write_csv(folder / HISTORY, trained.history)
+    if config is not None:
+        atomic_files.write_whole(folder / CONFIG, config)
+    if measured is not None:
+        atomic_files.write_json(folder / TEST_FIGURES, measured)
+    if trained.losses is not None:  # the protected units, private rows first
+        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
+        run_folder.write_per_record(folder, records)
+        manifest = replace(
+            manifest,
+            private_commitment=commitment(records.key, dataset.private_digest()),
+            per_record_commitment=commitment(records.key, per_record_digest(records.ids, records.losses)),
+        )
+    written, optional = run_folder.RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
+    contents, pages = {name: written[name] for name in (*RUN_FILES, *optional)}, dict[str, str]()
     if ready.signing_key is not None:
         from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
-        pages = partial(pages_of_run, out.resolve().name, True)
-    if trained.losses is not None:  # the protected units, private rows first
-        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
-        private = dataset.private_digest(), records
-    return run_folder.write_run(
-        folder,
-        trained.weights,
-        trained.bias,
-        trained.history,
-        manifest,
-        private,
-        ready.signing_key,
-        measured,
-        config,
-        pages,
-        trained.unrefined,
-    )
+        pages = pages_of_run(out.resolve().name, True, manifest.sealed(contents))
+    return run_folder.write_manifest(folder, manifest, contents, ready.signing_key, pages)
 
 
 def manifest_of(

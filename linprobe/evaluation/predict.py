@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import secrets
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -85,7 +86,9 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     moved = moved_bias(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.manifest.class_names if run.manifest.several_labels else ["label", "score"]
-    yield "id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes)
+    columns = ("id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes))
+    _refuse_equal(columns, request.run)
+    yield columns
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
 
@@ -113,6 +116,17 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
         _note_order(run, opened, progress)
         yield from answered(GroupRows(opened, group), f"of the group {group} of {features}", iter(opened.ids(group)))
+
+
+def _refuse_equal(columns: Sequence[str], run: Path) -> None:
+    """DataError if two columns have one name, as labels `id`, or `p_A` beside A, give."""
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
+    if twice is not None:
+        step = "" if twice == "id" else "leave out the probabilities, or "
+        raise DataError(
+            f"the predictions of run {run} have two columns {twice!r}; allowed: each name once, and no label may be "
+            f"id, or p_LABEL of another; {step}read linprobe.load_run({str(run)!r}).predict_proba by position"
+        )
 
 
 def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:

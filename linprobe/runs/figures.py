@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import OWNER, TEST_ACCURACY
+from linprobe.accounting.events import TEST_ACCURACY
 from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
 from linprobe.data.feature_reader import FeatureReader, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
-from linprobe.errors import UsageError, counted
+from linprobe.errors import counted
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
@@ -39,7 +39,6 @@ from linprobe.mechanisms.score_histogram import (
     noisy_auroc,
     score_sums,
 )
-from linprobe.methods import Method
 from linprobe.options import DEFAULT_DELTA
 from linprobe.runs.manifest import CLASS_METRICS, LABEL_METRICS, Accuracy, Manifest, NoisyCounts, fits
 
@@ -610,45 +609,7 @@ def figures_of(
     )
 
 
-def accuracy_of(
-    features: FeatureReader,
-    tested: tuple[NoisyTest, NoisyScores | None] | None,
-    measured: dict[str, Any] | None,
-    unit: str,
-) -> Accuracy:
-    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = test_units(features, unit)
-    if tested is not None:
-        return noisy_accuracy(*tested, n_test, features.description.class_names)
-    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
-
-
 def test_units(features: FeatureReader, unit: str | None) -> int:
     """The public number of test rows; of test people if they are protected, whose number of rows is private."""
     people = test_people(features, unit)
     return features.sizes.get("test", 0) if people is None else len(people) - 1
-
-
-def test_epsilon_of(
-    features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
-) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
-
-    Raises UsageError: an option without use, or no owners. PrivacyError: delta of at least 1 / (number of test units).
-    """
-    if given is None:
-        return None
-    if "test" not in features.sizes or not features.description.private_test:
-        raise UsageError(
-            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
-            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
-        )
-    if not method.spends:
-        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
-    if unit == OWNER and not features.has_owners("test"):
-        raise UsageError(
-            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
-            "rows; allowed: a file with owner_test, or no --test-epsilon"
-        )
-    check_delta(delta, test_units(features, unit))
-    return given

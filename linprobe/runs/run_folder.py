@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -379,17 +378,6 @@ def read_run(folder: str | os.PathLike[str]) -> RunFolder:
     run = RunFolder(folder)
     _ = run.weights
     return run
-
-
-def refuse_equal_columns(columns: Iterable[object], run: object) -> None:
-    """DataError if two `columns` of the predictions of a run have one name, as labels `id` and `p_A` beside A give."""
-    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
-    if twice is not None:
-        step = "" if twice == "id" else "leave out the probabilities, or "
-        raise errors.DataError(
-            f"the predictions of run {run} have two columns {twice!r}; allowed: each name once, and no label may be "
-            f"id, or p_LABEL of another; {step}read linprobe.load_run({str(run)!r}).predict_proba by position"
-        )
 
 
 def unfinished_folders(out: Path) -> list[Path]:

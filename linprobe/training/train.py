@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from linprobe import atomic_files
 from linprobe.accounting.book import Entry
+from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
@@ -137,12 +138,26 @@ class Ready:
 
     def with_test(self, settings: Settings) -> Settings:
         """The settings with epsilon for noisy accuracy on private test rows. UsageError: none. PrivacyError: delta."""
-        request = self.request
-        found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
-        if found is None:
+        request, features, given = self.request, self.features, self.request.test_epsilon
+        if given is None:
             return settings
-        n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
-        return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
+        if "test" not in features.sizes or not features.description.private_test:
+            raise UsageError(
+                f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
+                "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
+            )
+        if not self.method.spends:
+            raise UsageError(
+                f"option --test-epsilon does nothing for {self.method.name}, which adds no noise; leave it out"
+            )
+        if request.unit == OWNER and not features.has_owners("test"):
+            raise UsageError(
+                f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
+                "rows; allowed: a file with owner_test, or no --test-epsilon"
+            )
+        n_test, n_classes = figures.test_units(features, request.unit), len(features.description.class_names)
+        check_delta(request.delta, n_test)
+        return replace(settings, test_epsilon=given, n_test=n_test, n_classes=n_classes)
 
     def expectation(self, dataset: Dataset) -> dict[str, Any] | None:
         """What accuracy to expect, as `figures.expected`; None where the figures behind it do not cover the run."""
@@ -612,12 +627,16 @@ def manifest_of(
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    names, refined = description.class_names, None
+    names, refined, n_test = description.class_names, None, figures.test_units(features, dataset.unit)
+    if trained.tested is None:
+        accuracy = figures.measured_accuracy(measured, description.test_rows if n_test else "none", n_test)
+    else:
+        accuracy = figures.noisy_accuracy(*trained.tested, n_test, names)
     if ready.unlabelled is not None and trained.refined is not None:
         refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar, gain=trained.gain)
     return Manifest.of(
         trained.privacy,
-        figures.accuracy_of(features, trained.tested, measured, dataset.unit),
+        accuracy,
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds")[: None if ready.dated else DAY],

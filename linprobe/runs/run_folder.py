@@ -416,7 +416,10 @@ def new_run_folder(
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
-    partial = _new_partial(out) if unfinished is None else unfinished
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial") if unfinished is None else unfinished
+    if unfinished is None:
+        with errors.writing(f"run folder {out}", fault="cannot be made"):
+            partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
@@ -457,13 +460,6 @@ def new_run_folder(
 
 class CompleteError(errors.UsageError):
     """The unfinished run had all its files, and has its name now."""
-
-
-def _new_partial(out: Path) -> Path:
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    with errors.writing(f"run folder {out}", fault="cannot be made"):
-        partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
-    return partial
 
 
 def _name_complete(partial: Path, out: Path) -> None:

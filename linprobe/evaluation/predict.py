@@ -214,7 +214,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         check_test_rows(opened, "accuracy is measured on", released=released)
         matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
-        given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
+        given = run.manifest.task, GroupRows(opened, "test"), run.weights
         figures = figures_by_task(*given, bias, run.manifest.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:

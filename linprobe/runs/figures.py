@@ -14,7 +14,7 @@ section 4.2 the temperature: the loss is convex in 1/T, so a line search finds i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from linprobe.accounting.calibrate import check_delta, check_epsilon
 from linprobe.accounting.events import TEST_ACCURACY
 from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
-from linprobe.data.feature_reader import FeatureReader, test_people
+from linprobe.data.feature_reader import FeatureReader, GroupRows, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
 from linprobe.errors import counted
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, NoisyTest, held_out_counts
@@ -265,8 +265,7 @@ def _why_guessing(manifest: Manifest) -> str:
 
 def figures_by_task(
     task: str,
-    read: Callable[[], RawBlocks],
-    n_rows: int,
+    rows: Source,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
     names: Sequence[str],
@@ -277,21 +276,21 @@ def figures_by_task(
     """Accuracy, balanced accuracy, AUROC, calibration error, confusion matrix, figures by class; or `label_figures`.
 
     Args:
-        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
+        rows: labelled raw rows.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
     Returns: None for the share of no rows, for the AUROC of a class that no row or every row has, and for a confusion
         matrix (rows: true class) of more than `MOST_CLASSES_IN_MATRIX` classes; bins of the calibration with rows.
     """
     if task == MULTILABEL:
-        return label_figures(read, n_rows, weights, bias, names)
-    n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
+        return label_figures(rows, weights, bias, names)
+    n_rows, n_classes, width = rows.n_rows, weights.shape[-1], max(1, SCORES_A_PASS // rows.n_rows)
     ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
     def score(columns: slice) -> list[NDArray[Any]]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
         parts = []
-        for x, y in read():
+        for x, y in rows.blocks():
             scores = class_scores(x, weights, bias)
             share = probabilities(scores, weights, temperature)
             best = scores.argmax(axis=1)
@@ -381,24 +380,19 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def label_figures(
-    read: Callable[[], RawBlocks],
-    n_rows: int,
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-    names: Sequence[str],
+    rows: Source, weights: NDArray[np.floating], bias: NDArray[np.floating], names: Sequence[str]
 ) -> dict[str, Any]:
     """AUROC, average precision, accuracy, recall and precision of each label, and their means.
 
-    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-    pass holds `SCORES_A_PASS` scores; more labels take more passes. `commonest_accuracy` is the label accuracy of
-    always predicting the majority answer. None is for a share of no rows, and for the AUROC and average precision of a
-    label that no row or every row has.
+    The labels of `rows` are 0 and 1, (b, n_labels). A pass holds `SCORES_A_PASS` scores; more labels take more passes.
+    `commonest_accuracy` is the label accuracy of always predicting the majority answer. None is for a share of no rows,
+    and for the AUROC and average precision of a label that no row or every row has.
     """
-    width = max(1, SCORES_A_PASS // n_rows)
+    n_rows, width = rows.n_rows, max(1, SCORES_A_PASS // rows.n_rows)
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), width):
         columns = slice(first, first + width)
-        parts = [(y[:, columns] > 0, class_scores(x, weights, bias)[:, columns]) for x, y in read()]
+        parts = [(y[:, columns] > 0, class_scores(x, weights, bias)[:, columns]) for x, y in rows.blocks()]
         marks, scores = np.concatenate([y for y, _ in parts]), np.concatenate([one for _, one in parts])
         for name, mine, score in zip(names[columns], marks.T, scores.T, strict=True):
             found[name] = _of_label(mine, score)
@@ -598,15 +592,8 @@ def figures_of(
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
-    return figures_by_task(
-        features.description.task,
-        lambda: features.blocks("test"),
-        features.sizes["test"],
-        weights,
-        bias,
-        features.description.class_names,
-        most_passes=MOST_PASSES,
-    )
+    rows, about = GroupRows(features, "test"), features.description
+    return figures_by_task(about.task, rows, weights, bias, about.class_names, most_passes=MOST_PASSES)
 
 
 def test_units(features: FeatureReader, unit: str | None) -> int:

@@ -150,7 +150,7 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
     [
         (None, "a network that the owner did not state", "import new.npz --out new.h5  # with an array X"),
         (
-            {"columns": "age, f_1 (SHA-256 12)"},
+            {"backbone": "", "columns": "age, f_1 (SHA-256 12)"},  # a manifest always has a backbone
             "a table with the columns age, f\\_1 (SHA-256 12)\n",
             'import new.csv --out new.h5  # with the columns that "Features from" names',
         ),

@@ -195,7 +195,7 @@ def plan_runs(
     request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int], unlabelled: str = ""
 ) -> list[Planned]:
     """Every run, in the order of the table; `unlabelled` is the digest of the rows without labels."""
-    planned, book = [], None if request.book is None else request.book.absolute()
+    planned, book = [], request.book and request.book.absolute()
     for path, shots in product(request.public or (None,), request.public_shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)

@@ -449,7 +449,7 @@ NAMED_CLASSES = 5  # in a note
 def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test: int) -> Accuracy:
     """What a manifest states of metrics on public test rows; None for rows that were not measured."""
     nothing = dict.fromkeys(("test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_accuracy_per_class"))
-    stated: dict[str, Any] = {**nothing, "test_rows": test_rows, "n_test": n_test}
+    stated: dict[str, Any] = {**nothing, "test_rows": test_rows if n_test else "none", "n_test": n_test}
     if metrics is not None and "per_label" in metrics:
         stated |= {key: metrics[name] for key, name in STATED_OF_LABELS.items()}
     elif metrics is not None:

@@ -17,6 +17,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from io import BytesIO
 from itertools import count
@@ -560,6 +561,16 @@ def _key_in(path: Path, load: Any) -> Any:
         raise errors.DataError(f"key {path} cannot be read ({error.strerror}); give a PEM file") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a password is needed
         return None
+
+
+def write_committed(folder: Path, private: PerRecordFile, digest: str, manifest: Manifest) -> Manifest:
+    """Write the private sidecar; the manifest then commits to it, and to the private rows, by their `digest`."""
+    write_per_record(folder, private)
+    return replace(
+        manifest,
+        private_commitment=commitment(private.key, digest),
+        per_record_commitment=commitment(private.key, per_record_digest(private.ids, private.losses)),
+    )
 
 
 def write_manifest(

@@ -65,14 +65,7 @@ from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
-from linprobe.runs.run_folder import (
-    PerRecordFile,
-    claimed,
-    commitment,
-    per_record_digest,
-    refuse_book_inside,
-    run_folder_of_group,
-)
+from linprobe.runs.run_folder import PerRecordFile, claimed, refuse_book_inside, run_folder_of_group
 from linprobe.training.charge import (
     BookFinder,
     RunCharge,
@@ -606,14 +599,9 @@ def write_trained(
         atomic_files.write_json(folder / TEST_FIGURES, measured)
     if trained.losses is not None:  # the protected units, private rows first
         records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
-        run_folder.write_per_record(folder, records)
-        manifest = replace(
-            manifest,
-            private_commitment=commitment(records.key, dataset.private_digest()),
-            per_record_commitment=commitment(records.key, per_record_digest(records.ids, records.losses)),
-        )
-    written, optional = run_folder.RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
-    contents, pages = {name: written[name] for name in (*RUN_FILES, *optional)}, dict[str, str]()
+        manifest = run_folder.write_committed(folder, records, dataset.private_digest(), manifest)
+    written = (*RUN_FILES, *(name for name in OPTIONAL_FILES if (folder / name).exists()))
+    contents, pages = {name: (folder / name).read_bytes() for name in written}, dict[str, str]()
     if ready.signing_key is not None:
         from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
@@ -629,7 +617,7 @@ def manifest_of(
     description, weights, counts = features.description, dataset.weights, trained.class_counts
     names, refined, n_test = description.class_names, None, figures.test_units(features, dataset.unit)
     if trained.tested is None:
-        accuracy = figures.measured_accuracy(measured, description.test_rows if n_test else "none", n_test)
+        accuracy = figures.measured_accuracy(measured, description.test_rows, n_test)
     else:
         accuracy = figures.noisy_accuracy(*trained.tested, n_test, names)
     if ready.unlabelled is not None and trained.refined is not None:

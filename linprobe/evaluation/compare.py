@@ -195,7 +195,7 @@ def plan_runs(
     request: CompareRequest, public_digests: dict[str, str], sizes: dict[str, int], unlabelled: str = ""
 ) -> list[Planned]:
     """Every run, in the order of the table; `unlabelled` is the digest of the rows without labels."""
-    planned, book = [], request.book and request.book.absolute()
+    planned = []
     for path, shots in product(request.public or (None,), request.public_shots or (None,)):
         setting = Setting(name_of(path), shots)
         public_rows = path is not None or bool(shots) or (shots is None and "public" in sizes)
@@ -208,10 +208,7 @@ def plan_runs(
                 refined_by = "" if asked.unlabelled is None else unlabelled
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
-                # worker processes may have another working directory
-                planned.append(
-                    Planned(row.name, setting, replace(asked, out=folder.absolute(), book=book), folder, row.tuning)
-                )
+                planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
 
 
@@ -222,6 +219,7 @@ def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_
         features=request.features,
         unit=request.unit or RECORD,
         unlabelled=request.unlabelled if refined else None,
+        book=request.book and request.book.absolute(),  # worker processes may have another working directory
         **of_setting,
         **_budget(row, epsilon, request.delta),
     )

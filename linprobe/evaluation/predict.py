@@ -307,15 +307,10 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
     """`evaluate_private` with an epsilon, else `evaluate_run`. UsageError for an option that needs an epsilon."""
     if request.epsilon is not None:
         return evaluate_private(request, progress)
-    only = {
-        "--delta": request.delta,
-        "--unit": request.unit,
-        "--book": request.book,
-        "--dry-run": request.dry_run or None,
-    }
-    unused = [flag for flag, value in only.items() if value is not None]
-    if unused:
-        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
+    for name in ("delta", "unit", "book", "dry_run"):
+        if getattr(request, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} does nothing without --epsilon; give --epsilon E, or leave it out")
     return evaluate_run(request, progress)
 
 

@@ -102,7 +102,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     if features.suffix == ".npy":
         array = _rows_of(features, run.weights.shape[-2])
         matching.check_made_alike(run, features, {}, array.shape[1], progress)
-        rows = ArraySource(array, np.full(len(array), NO_LABEL))
+        rows = ArraySource(array, np.broadcast_to(NO_LABEL, len(array)))  # labels take no memory
         yield from answered(rows, f"of {features}", map(str, range(len(array))))
         return
     with open_features(features, whole=False, labelled=False) as opened:

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from linprobe.evaluation.compare import PARAGON, PUBLIC_BASELINE
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.methods import choose
 from linprobe.reporting.comparison import accuracy_against_epsilon, boost
 from linprobe.reporting.plots import (

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tables import DATA, Table, dataset_of, run_settings
 
-from linprobe.evaluation.compare import MethodRow
+from linprobe.evaluation.comparison_plan import MethodRow
 from linprobe.gradients.loss import loss_and_gradient
 from linprobe.methods import Fitted, Problem, Run
 from linprobe.methods._directions import top_left_subspace

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linprobe.evaluation.compare import PARAGON, PUBLIC_BASELINE
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE
 from linprobe.reporting.comparison import boost, comparison_table, markdown
 
 HERE = Path(__file__).parent

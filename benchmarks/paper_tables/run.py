@@ -31,7 +31,8 @@ from linprobe.accounting.calibrate import releases_cost
 from linprobe.cli._terminal import TerminalProgress
 from linprobe.data.blocks import ArraySource
 from linprobe.data.dataset import open_features
-from linprobe.evaluation.compare import PARAGON, PUBLIC_BASELINE, MethodRow, compare_methods
+from linprobe.evaluation.compare import compare_methods
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.options.requests import AccountRequest, CompareRequest
 from linprobe.runs import run_folder

@@ -25,7 +25,7 @@ from linprobe import options
 from linprobe.data.blocks import ArraySource, normalise_rows
 from linprobe.data.dataset import Dataset, open_features
 from linprobe.data.rows import ArrayRows
-from linprobe.evaluation.compare import PARAGON, PUBLIC_BASELINE, MethodRow
+from linprobe.evaluation.comparison_plan import PARAGON, PUBLIC_BASELINE, MethodRow
 from linprobe.methods import METHODS
 from linprobe.methods import _descent as descent
 from linprobe.methods.dope_sgd import gaussian_rows

@@ -164,8 +164,8 @@ def compare(
     >>> [row["method"] for row in compared["summary"]]
     ['noisy-gd', 'only-public', 'non-private']
     """
-    from linprobe.evaluation.compare import MethodRow
     from linprobe.evaluation.compare import compare_methods as run
+    from linprobe.evaluation.comparison_plan import MethodRow
 
     rows = declared(requests.CompareRequest)["methods"].plain(methods)
     rows = rows and [MethodRow.parse(str(row)) for row in rows]

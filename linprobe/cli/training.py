@@ -128,7 +128,8 @@ add_command(TuneRequest, _with_output(TUNE_FLAGS, (TuneRequest,)), _tune)
 
 @command(CompareRequest)
 def _compare(request: CompareRequest) -> None:
-    from linprobe.evaluation.compare import NO_FILE, compare_methods
+    from linprobe.evaluation.compare import compare_methods
+    from linprobe.evaluation.comparison_plan import NO_FILE
     from linprobe.reporting.comparison import comparison_tables, footer, no_better
 
     request = replace(request, public=[None if path == Path(NO_FILE) else path for path in request.public])

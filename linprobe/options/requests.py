@@ -799,7 +799,7 @@ class CompareRequest(
     Choosing among runs by test accuracy is common in research, but it is not private.
     """
 
-    # a caller in Python may give rows, see `linprobe.evaluation.compare.MethodRow`
+    # a caller in Python may give rows, see `linprobe.evaluation.comparison_plan.MethodRow`
     methods: Sequence[Any] | None = option(
         None,
         "Methods; settings follow a colon: dope-sgd:ensemble=5:steps=100; several values are tuned: "

@@ -60,7 +60,7 @@ def test_a_comparison_of_another_version_is_not_trained_again(
     out = tmp_path / "out"
     assert cli("compare", features_file, *QUICK, "--out", out).status == 0
     before, spent = folders(out), cli("budget", features_file).stdout
-    monkeypatch.setattr("linprobe.evaluation.compare.__version__", "9.9")
+    monkeypatch.setattr("linprobe.evaluation.comparison_plan.__version__", "9.9")
     for words in (("--dry-run",), ()):
         told = [str(run_called(out, "noisy-gd_steps=3-eps3-seed0")), __version__, "9.9", "--out", "nothing was spent"]
         refused(cli("compare", features_file, *QUICK, "--out", out, *words), 4, told)

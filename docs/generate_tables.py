@@ -35,7 +35,7 @@ from linprobe.runs.guarantee import (
     selection_mechanism_text,
     without_noise,
 )
-from linprobe.runs.manifest import FILES, KEYS, MEANINGS, Proof, json_schema
+from linprobe.runs.manifest import json_schema
 from linprobe.runs.release_rules import FACTS
 
 DOCS = Path(__file__).parent
@@ -336,21 +336,6 @@ def _classes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def proofs() -> str:
-    """What proves each key of the manifest and each file of a run folder, as `verify` checks it."""
-    kinds = _table(("proof", "meaning"), [[name, words] for name, words in MEANINGS.items()])
-    keys = _table(("key", "proof", "what is compared or required"), _proof_rows(KEYS))
-    return f"{kinds}\n\n{keys}\n\n{_table(('file', 'proof', 'what is compared or required'), _proof_rows(FILES))}"
-
-
-def _proof_rows(declared_proofs: Mapping[str, Proof]) -> list[list[str]]:
-    """A row for each proof, with all keys or files that it holds for."""
-    names: dict[Proof, list[str]] = {}
-    for name, proof in declared_proofs.items():
-        names.setdefault(proof, []).append(f"`{name}`")
-    return [[", ".join(found), proof.by, proof.what] for proof, found in names.items()]
-
-
 def words() -> str:
     """The fixed words of a manifest, for another verifier."""
     rows = [["`adjacency`", f"`unit` {unit}", ADJACENCIES[unit]] for unit in UNITS]
@@ -393,7 +378,7 @@ def papers() -> str:
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices],
-    DOCS / "run-folder.md": [proofs, words, papers],
+    DOCS / "run-folder.md": [words, papers],
     DOCS / "evidence.md": [held_out, by_method, evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],

@@ -50,8 +50,7 @@ def measured(task: str, method: str, public: bool, epsilon: float | None, seed: 
     budget = {} if epsilon is None else {"epsilon": epsilon, "delta": DELTA, "per_record": False}
     dataset = Dataset(ArraySource(digits.data[private], y[private]), len(names), known, several_labels=True)
     probe = execute(plan_run(Settings.of_given(METHODS[method], budget), dataset), dataset)
-    blocks = [(digits.data[test], y[test])]
-    found = label_figures(lambda: iter(blocks), len(test), probe.weights, probe.bias, list(names))
+    found = label_figures(ArraySource(digits.data[test], y[test]), probe.weights, probe.bias, list(names))
     return [found[name] for name in FIGURES]
 
 

@@ -34,6 +34,7 @@ AnyPath = str | os.PathLike[str]
 Asked = TypeVar("Asked", bound=Request)
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+_OPTIONS = {"all_classes": "probabilities", "allow_other": "allow_other_features"}  # of commands, by arguments
 _OF_COMMANDS = ("as_json", "dry_run")  # arguments that functions do not have
 
 
@@ -193,10 +194,10 @@ def refine(
     >>> refined["epsilon"]  # doctest: +SKIP
     1.0
     """
-    from linprobe.evaluation.refine import refine_run as run_command
+    request = _asked(requests.RefineRequest, **_named(locals()))
+    from linprobe.evaluation.refine import refine_run
 
-    request = _asked(requests.RefineRequest, run=run, unlabelled=unlabelled, out=out, sign=sign)
-    return run_command(request, progress or _Warning())
+    return refine_run(request, progress or _Warning())
 
 
 @_in_python
@@ -229,23 +230,11 @@ def predict(
     >>> len(linprobe.predict("two", "rows.npy")["label"])
     3
     """
-    from linprobe.evaluation.predict import predict_rows as run_command
-    from linprobe.runs.run_folder import refuse_equal_columns
+    request = _asked(requests.PredictRequest, **_named(locals()))
+    from linprobe.evaluation.predict import predict_rows
 
-    request = _asked(
-        requests.PredictRequest,
-        run=run,
-        features=features,
-        group=group,
-        probabilities=all_classes,
-        allow_other_features=allow_other,
-        calibrate=calibrate,
-        prior=prior,
-        together=together,
-    )
-    lines = run_command(request, _Warning())
+    lines = predict_rows(request, _Warning())
     names = [str(name) for name in next(lines)]
-    refuse_equal_columns(names, run)
     columns = list(zip(*lines, strict=True))
     return {name: list(columns[index]) if columns else [] for index, name in enumerate(names)}
 
@@ -285,21 +274,10 @@ def evaluate(
     >>> linprobe.evaluate("three")["test_rows"]
     409
     """
-    from linprobe.evaluation.predict import evaluate_test_rows as run_command
+    request = _asked(requests.EvaluateRequest, **_named(locals()))
+    from linprobe.evaluation.predict import evaluate_test_rows
 
-    request = _asked(
-        requests.EvaluateRequest,
-        run=run,
-        features=features,
-        epsilon=epsilon,
-        delta=delta,
-        unit=unit,
-        book=book,
-        allow_other_features=allow_other,
-        calibrate=calibrate,
-        prior=prior,
-    )
-    return run_command(request, progress or _Warning())
+    return evaluate_test_rows(request, progress or _Warning())
 
 
 @_in_python
@@ -331,20 +309,10 @@ def verify(
     >>> linprobe.verify("four", max_epsilon=3)["verified"]
     True
     """
-    from linprobe.runs.check import verify_run as run_command
+    request = _asked(requests.VerifyRequest, **_named(locals()), **others)
+    from linprobe.runs.check import verify_run
 
-    request = _asked(
-        requests.VerifyRequest,
-        run=run,
-        features=features,
-        public_key=public_key,
-        max_epsilon=max_epsilon,
-        max_delta=max_delta,
-        unlabelled=unlabelled,
-        before=before,
-        **others,
-    )
-    return run_command(request)
+    return verify_run(request)
 
 
 @_in_python
@@ -392,10 +360,10 @@ def account(
     >>> linprobe.account(noise_multiplier=10, n_steps=50, delta=1e-5)["accountant"]
     'gdp'
     """
-    from linprobe.accounting.calibrate import releases_cost as run_command
+    request = _asked(requests.AccountRequest, **_named(locals()), **others)
+    from linprobe.accounting.calibrate import releases_cost
 
-    given = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "n_steps": n_steps, "delta": delta}
-    return run_command(_asked(requests.AccountRequest, **given, **others))
+    return releases_cost(request)
 
 
 class _Warning(Silent):
@@ -445,6 +413,12 @@ def _of_train() -> dict[str, Option]:
     """The options of `train` and of all methods, by their names in `TrainRequest`."""
     of_methods = (option for method in METHODS.values() for option in method.arguments.values())
     return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
+
+
+def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a function, its `locals()` at the start, by the names of the options; without `progress`."""
+    left_out = ("progress", "others")
+    return {_OPTIONS.get(name, name): value for name, value in arguments.items() if name not in left_out}
 
 
 def _asked(request: type[Asked], **given: Any) -> Asked:

@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import typer
@@ -198,12 +197,9 @@ def _print_noisy(result: dict[str, Any], *, as_json: bool) -> None:
 @command(requests.PredictRequest)
 def _predict(request: requests.PredictRequest) -> None:
     from linprobe.evaluation.predict import predict_rows, write_predictions
-    from linprobe.runs.run_folder import inputs_of, new_files, refuse_equal_columns
+    from linprobe.runs.run_folder import inputs_of, new_files
 
     rows = predict_rows(request, _terminal.TerminalProgress())
-    columns = next(rows)
-    refuse_equal_columns(columns, request.run)
-    rows = chain([columns], rows)
     if request.out is None:
         if request.as_json:
             _terminal.print_private_json({"columns": next(rows), "rows": list(rows)})

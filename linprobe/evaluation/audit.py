@@ -291,13 +291,24 @@ Seen = tuple[list[Scores], dict[str, Scores]]  # scores in each step, and in oth
 
 
 @dataclass(frozen=True)
+class Round:
+    """One run of what is audited, with the canaries that are `inside` (m,); `watch` makes the observer of a release."""
+
+    plan: Plan
+    planted: Planted
+    inside: NDArray[np.bool_]
+    runtime: Runtime
+    watch: Callable[[], Watching]
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is audited: a plan, its planted rows, the paths of its runs, a part of a run and what it claims."""
 
     plan: Plan
     planted: Planted
     paths: Sequence[Path]
-    part: Callable[[Plan, Planted, NDArray[np.bool_], Runtime, Callable[[], Watching]], Seen]
+    part: Callable[[Round], Seen]
     epsilon: float
     others: Mapping[str, float] = field(default_factory=dict)
 
@@ -417,33 +428,19 @@ def _of_histogram(request: AuditRequest, plan: Plan, planted: Planted, paths: Se
     return Subject(plan, planted, observed, partial(_published, published.noise_multiplier), epsilon)
 
 
-def _trained(
-    plan: Plan, planted: Planted, inside: NDArray[np.bool_], runtime: Runtime, watch: Callable[[], Watching]
-) -> Seen:
-    observer = watch()
-    execute(plan, planted.with_canaries(inside), runtime, observer=observer)
+def _trained(one: Round) -> Seen:
+    observer = one.watch()
+    execute(one.plan, one.planted.with_canaries(one.inside), one.runtime, observer=observer)
     return observer.adversary.scores, observer.adversary.others
 
 
-def _chosen(
-    choice: Selection,
-    plan: Plan,
-    planted: Planted,
-    inside: NDArray[np.bool_],
-    runtime: Runtime,
-    watch: Callable[[], Watching],
-) -> Seen:
+def _chosen(choice: Selection, one: Round) -> Seen:
     """Scores in the releases of the run that `tune` chooses."""
-    watched: list[Watching] = []
-
-    def watching() -> Watching:
-        watched.append(watch())
-        return watched[-1]
-
-    _, trained, observer = chosen_run(choice.plans, _zeroed(planted, inside), runtime, REPETITIONS, watching)
-    adversary = next(one for one in watched if one is observer).adversary
+    planted, inside = one.planted, one.inside
+    _, trained, observer = chosen_run(choice.plans, _zeroed(planted, inside), one.runtime, REPETITIONS, one.watch)
+    adversary = cast(Watching, observer).adversary
     if trained is None:
-        raise DivergedError(f"an audited run of {plan.method.name} diverged; audit it with fewer steps")
+        raise DivergedError(f"an audited run of {one.plan.method.name} diverged; audit it with fewer steps")
     value, std = adversary.last
     first = np.arange(len(inside)) == 0
     (without, present), (together, _) = (
@@ -465,22 +462,16 @@ def _zeroed(planted: Planted, inside: NDArray[np.bool_]) -> Dataset:
     return replace(dataset, private=ArraySource(x * kept[:, None], y))
 
 
-def _published(
-    noise_multiplier: float,
-    plan: Plan,
-    planted: Planted,
-    inside: NDArray[np.bool_],
-    runtime: Runtime,
-    watch: Callable[[], Watching],
-) -> Seen:
-    trained: Trained = execute(plan, planted.with_canaries(np.ones_like(inside)), runtime, observer=watch())
-    if plan.budget is None or trained.losses is None or runtime.group.rank:
+def _published(noise_multiplier: float, one: Round) -> Seen:
+    plan, everybody = one.plan, one.planted.with_canaries(np.ones_like(one.inside))
+    trained: Trained = execute(plan, everybody, one.runtime, observer=one.watch())
+    if plan.budget is None or trained.losses is None or one.runtime.group.rank:
         return [], {}
     budget = plan.budget.accountant.epsilon(plan.budget.releases, plan.budget.delta)
     epsilons = trained.losses.epsilon(plan.budget.delta, budget)
     everyone, scores = histogram_counts(epsilons, budget), []
-    releasing = watch().mechanism(NoiseSource(plan.settings.insecure_seed), lambda event: None)
-    for place, joins in zip(planted.places, inside, strict=True):
+    releasing = one.watch().mechanism(NoiseSource(plan.settings.insecure_seed), lambda event: None)
+    for place, joins in zip(one.planted.places, one.inside, strict=True):
         listed = epsilons if joins else np.delete(epsilons, place)
         noisy = released_histogram(listed, budget, releasing, noise_multiplier)
         own = histogram_counts(epsilons[[place]], budget)
@@ -525,9 +516,8 @@ def play(
             streamed=path.rows == "streamed",
             shard_units=WORDS_PER_BLOCK,
         )
-        return subject.part(
-            audited, planted, inside[run], runtime, lambda: Watching(planted, mechanism, sampler, scale)
-        )
+        watch = partial(Watching, planted, mechanism, sampler, scale)
+        return subject.part(Round(audited, planted, inside[run], runtime, watch))
 
     scores: list[list[Scores]] = []
     others: dict[str, list[Scores]] = {}

@@ -281,7 +281,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         request, opened, planned = found.request, found.reader, found.planned
         # refused before the first run spends
         groups = _missing(planned)
-        plans = [_plan(_ready_of(found, runs[0]), runs[0]) for runs in groups]
+        plans = [_plan(_ready(found, runs[0]), runs[0]) for runs in groups]
         _check_splits(found)
         account = _account(found, plans, progress) if plans else None
         for entries in _entries(groups, plans):
@@ -294,21 +294,15 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         # selections come last, so that no later run begins when one of them has ended
         missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
         if missing:
-            book = None if request.book is None else request.book.absolute()
-            missing = [replace(run, request=replace(run.request, book=book)) for run in missing]
             for warning in _warnings(missing, found):
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
             early = [request.folder / name for name in (LOCK, COMMITTED)]
             stack.callback(_give_one_time, [*early, *(one.folder for one in planned)] if secret else [])
-            arguments = [
-                (replace(run, dated=not secret), found.reader, found.others.get(run.setting.public), found.unlabelled)
-                for run in missing
-            ]
-            _count(
-                unordered(_train, arguments, request.jobs), {one.folder for one in missing if _selects(one)}, progress
-            )
+            arguments = [(run, replace(_ready(found, run), dated=not secret)) for run in missing]
+            selections = {one.folder for one in missing if _selects(one)}
+            _count(unordered(_train, arguments, request.jobs), selections, progress)
             if account is not None and earlier:
                 for _, text in words.together_line(preview(account, ())):
                     progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
@@ -388,10 +382,7 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
     return said
 
 
-def _train(
-    run: Planned, features: FeatureReader, other: FeatureReader | None, unlabelled: FeatureReader | None
-) -> Path:
-    ready = _ready(run, features, other, unlabelled)
+def _train(run: Planned, ready: Ready) -> Path:
     try:
         if run.tuning is None:
             train_on(ready, make_settings(run.request, ready.method), Silent())
@@ -499,10 +490,10 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         is_new_comparison(request.folder, found.of)
         progress.start(0, "planning")
         groups = _missing(found.planned)
-        plans = [_plan(_ready_of(found, runs[0]), runs[0]) for runs in groups]
+        plans = [_plan(_ready(found, runs[0]), runs[0]) for runs in groups]
         _check_splits(found)
         previews = [previewed(runs[0].request, *one) for runs, one in zip(groups, plans, strict=True)]
-        first = _ready_of(found, found.planned[0])
+        first = _ready(found, found.planned[0])
         about = rows_facts(first, first.dataset())
         warnings = _warnings([run for runs in groups for run in runs], found)
         for warning in warnings:
@@ -544,15 +535,9 @@ def dry_run_of_comparison(request: CompareRequest, progress: Progress) -> words.
         )
 
 
-def _ready(
-    run: Planned, features: FeatureReader, other: FeatureReader | None, unlabelled: FeatureReader | None
-) -> Ready:
-    further = None if run.request.unlabelled is None else unlabelled  # of runs that are refined
-    return Ready(run.request, features, other, further, dated=run.dated)
-
-
-def _ready_of(found: _Comparison, run: Planned) -> Ready:
-    return _ready(run, found.reader, found.others.get(run.setting.public), found.unlabelled)
+def _ready(found: _Comparison, run: Planned) -> Ready:
+    further = None if run.request.unlabelled is None else found.unlabelled  # of runs that are refined
+    return Ready(run.request, found.reader, found.others.get(run.setting.public), further)
 
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
@@ -579,7 +564,7 @@ def _check_splits(found: _Comparison) -> None:
         splits[run.setting, seed, METHODS[str(run.request.method)].joins_public, run.request.unlabelled] = run
     for (_, seed, *_), run in splits.items():
         try:
-            _ready_of(found, run).dataset().check()
+            _ready(found, run).dataset().check()
         except LinprobeError as error:
             where = "" if seed is None else f"seed {seed} of 0 to {found.request.seeds - 1}: "
             raise type(error)(f"{where}{error}") from None

@@ -91,14 +91,13 @@ def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned run: its row and setting, the arguments of `train`, its folder, and whether its manifest has a time."""
+    """A planned run: its row and setting, the arguments of `train`, and its folder."""
 
     row: str
     setting: Setting
     request: TrainRequest
     folder: Path
     tuning: Tuning | None = None
-    dated: bool = True
 
     @property
     def spends(self) -> bool:
@@ -154,7 +153,6 @@ def plan_runs(
                 refined_by = "" if asked.unlabelled is None else unlabelled
                 name = _folder_name(row, setting, asked, public_digests.get(setting.public, ""), refined_by)
                 folder = request.folder / RUNS / name
-                # worker processes may have another working directory
                 planned.append(Planned(row.name, setting, replace(asked, out=folder.absolute()), folder, row.tuning))
     return planned
 
@@ -166,6 +164,7 @@ def _asked(request: CompareRequest, row: MethodRow, epsilon: float | None, **of_
         features=request.features,
         unit=request.unit or RECORD,
         unlabelled=request.unlabelled if refined else None,
+        book=request.book and request.book.absolute(),  # worker processes may have another working directory
         **of_setting,
         **_budget(row, epsilon, request.delta),
     )

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +217,12 @@ def write_derived(
         write_whole(folder / name, content)
     if PER_RECORD in run.names:  # a release has none
         run_folder.write_per_record(folder, run.per_record)
-    pages = None
+    contents, pages = {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, dict[str, str]()
     if key is not None or CARD in run.manifest.files:  # they state epsilon
         from linprobe.reporting.release_pages import pages_of_run
 
-        pages = partial(pages_of_run, run.folder.resolve().name, key is not None)
-    run_folder.write_manifest(folder, manifest, {**kept, LEDGER: (folder / LEDGER).read_bytes(), **made}, key, pages)
+        pages = pages_of_run(run.folder.resolve().name, key is not None, manifest.sealed(contents))
+    run_folder.write_manifest(folder, manifest, contents, key, pages)
 
 
 VALIDITY = "given the released weights of every step; each figure is at most the worst-case epsilon"

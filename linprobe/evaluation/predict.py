@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -25,9 +26,9 @@ from linprobe.accounting.figures import rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger
 from linprobe.atomic_files import plain_cell
 from linprobe.data.array_files import check_float32, open_array
-from linprobe.data.blocks import BLOCK_ROWS
+from linprobe.data.blocks import ArraySource, Source
 from linprobe.data.dataset import check_one_class, check_test_rows, open_features, refuse_private_at_home, unit_of
-from linprobe.data.feature_file import UNLABELLED
+from linprobe.data.feature_file import NO_LABEL, UNLABELLED
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note, test_people
 from linprobe.data.row_weights import shares_given
 from linprobe.errors import DataError, Progress, UsageError, counted
@@ -85,27 +86,24 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
     moved = moved_bias(run, prior)
     temperature = temperature_of(run, request.calibrate, progress, moved[0], allow_other=allow_other)
     answers = run.manifest.class_names if run.manifest.several_labels else ["label", "score"]
-    yield "id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes)
+    columns = ("id", *answers, *(f"p_{name}" for name in run.manifest.class_names if all_classes))
+    _refuse_equal(columns, request.run)
+    yield columns
     if features.is_dir():
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
 
-    def answered(
-        blocks: Callable[[], Iterator[NDArray[np.floating]]], n_rows: int, where: str, ids: Iterator[str]
-    ) -> Iterator[tuple[str | float, ...]]:
-        scored = _scored(run, moved, lambda: _finite(blocks(), features), n_rows, together=together)
+    def answered(rows: Source, where: str, ids: Iterator[str]) -> Iterator[tuple[str | float, ...]]:
+        scored = _scored(run, moved, lambda: _finite(rows, features), rows.n_rows, together=together)
         for place, scores in enumerate(scored):
             if place == 0:
-                progress.note(f"{counted(n_rows, 'row')} {where}")
+                progress.note(f"{counted(rows.n_rows, 'row')} {where}")
             yield from _predicted(run, ids, scores, temperature, all_classes)
 
     if features.suffix == ".npy":
         array = _rows_of(features, run.weights.shape[-2])
         matching.check_made_alike(run, features, {}, array.shape[1], progress)
-
-        def parts() -> Iterator[NDArray[np.floating]]:
-            return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-
-        yield from answered(parts, len(array), f"of {features}", map(str, range(len(array))))
+        rows = ArraySource(array, np.broadcast_to(NO_LABEL, len(array)))  # labels take no memory
+        yield from answered(rows, f"of {features}", map(str, range(len(array))))
         return
     with open_features(features, whole=False, labelled=False) as opened:
         group = group or (UNLABELLED if UNLABELLED in opened.sizes else "test")
@@ -117,12 +115,18 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         made = extraction_of(opened.description)
         matching.check_made_alike(run, features, made, opened.n_features, progress, allow_other=allow_other)
         _note_order(run, opened, progress)
+        yield from answered(GroupRows(opened, group), f"of the group {group} of {features}", iter(opened.ids(group)))
 
-        def blocks() -> Iterator[NDArray[np.floating]]:
-            return (x for x, _ in opened.blocks(group))
 
-        where = f"of the group {group} of {features}"
-        yield from answered(blocks, opened.sizes[group], where, iter(opened.ids(group)))
+def _refuse_equal(columns: Sequence[str], run: Path) -> None:
+    """DataError if two columns have one name, as labels `id`, or `p_A` beside A, give."""
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
+    if twice is not None:
+        step = "" if twice == "id" else "leave out the probabilities, or "
+        raise DataError(
+            f"the predictions of run {run} have two columns {twice!r}; allowed: each name once, and no label may be "
+            f"id, or p_LABEL of another; {step}read linprobe.load_run({str(run)!r}).predict_proba by position"
+        )
 
 
 def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) -> None:
@@ -172,9 +176,9 @@ def _rows_of(array_file: Path, width: int) -> NDArray[Any]:
     return array
 
 
-def _finite(blocks: Iterable[NDArray[np.floating]], where: Path) -> Iterator[NDArray[np.floating]]:
+def _finite(rows: Source, where: Path) -> Iterator[NDArray[np.floating]]:
     start = 0
-    for x in blocks:
+    for x, _ in rows.blocks():
         check_float32(x, str(where), range(start, start + len(x)))
         start += len(x)
         yield x
@@ -210,7 +214,7 @@ def evaluate_run(request: EvaluateRequest, progress: Progress) -> dict[str, Any]
         check_test_rows(opened, "accuracy is measured on", released=released)
         matching.refuse_private_rows(run, opened, progress)
         refuse_protected_test_rows(opened)
-        given = run.manifest.task, (lambda: opened.blocks("test")), opened.sizes["test"], run.weights
+        given = run.manifest.task, GroupRows(opened, "test"), run.weights
         figures = figures_by_task(*given, bias, run.manifest.class_names, temperature=temperature)
         by_prior: dict[str, Any] = {}
         if _movable_shares(run) is not None:
@@ -303,15 +307,10 @@ def evaluate_test_rows(request: EvaluateRequest, progress: Progress) -> dict[str
     """`evaluate_private` with an epsilon, else `evaluate_run`. UsageError for an option that needs an epsilon."""
     if request.epsilon is not None:
         return evaluate_private(request, progress)
-    only = {
-        "--delta": request.delta,
-        "--unit": request.unit,
-        "--book": request.book,
-        "--dry-run": request.dry_run or None,
-    }
-    unused = [flag for flag, value in only.items() if value is not None]
-    if unused:
-        raise UsageError(f"{unused[0]} does nothing without --epsilon; give --epsilon E, or leave it out")
+    for name in ("delta", "unit", "book", "dry_run"):
+        if getattr(request, name) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} does nothing without --epsilon; give --epsilon E, or leave it out")
     return evaluate_run(request, progress)
 
 

@@ -189,12 +189,7 @@ def _releases(manifest: Manifest) -> list[tuple[str, ...]]:
 
 def _accuracy(figures: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     tables = tables_of(figures)
-    always = {
-        "overall": tables.overall,
-        "warning": no_better_than_guessing(figures, manifest),
-        "header": tables.header,
-        "rows": tables.rows,
-    }
+    always = {**vars(tables), "warning": no_better_than_guessing(figures, manifest)}
     if "per_label" in figures:
         return always
     shortened = {"The ten classes of lowest recall": tables.lowest, "The ten classes of highest recall": tables.highest}

@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,34 +70,7 @@ def pages(manifest: Manifest, publisher: Publisher, *, signed: bool) -> dict[str
     """The texts of the pages by name, none without privacy, of a `manifest` with other digests, `signed` or not."""
     if not manifest.private:
         return {}
-    slug = re.sub("[^a-z0-9]+", "-", publisher.name.lower()).strip("-") or "model"
-    claim = _entries.get_template("claim.yaml.jinja").render(**_facts(manifest, publisher), slug=slug)
-    return {CARD: model_card(manifest, publisher, signed=signed), CLAIM: claim}
-
-
-def pages_of_run(name: str, signed: bool, manifest: Manifest) -> dict[str, str]:
-    """`pages` of a run that has no publisher yet; `name` is its folder's name."""
-    return pages(manifest, Publisher(printable(name), manifest.created[:DAY]), signed=signed)
-
-
-def model_card(manifest: Manifest, publisher: Publisher, *, signed: bool) -> str:
-    accuracies = sorted(
-        (manifest.test_accuracy_per_class or {}).items(), key=lambda item: (item[1] is None, item[1] or 0.0)
-    )
-    options = {name: value for name, value in manifest.options.items() if name not in ("epsilon", "delta")}
-    if options.get("init"):
-        options["init"] = Path(options["init"]).name  # a folder could say something of the owner's machine
-    return _cards.get_template("model_card.md.jinja").render(
-        **_facts(manifest, publisher),
-        signed=signed,
-        preprocessing=json.dumps((manifest.extraction or {}).get("preprocessing") or "not stated", sort_keys=True),
-        options=options,
-        per_class=accuracies[:MOST_CLASSES],
-    )
-
-
-def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
-    return {
+    facts = {
         "manifest": manifest,
         "publisher": publisher,
         "unit": unit_text(manifest),
@@ -106,6 +78,24 @@ def _facts(manifest: Manifest, publisher: Publisher) -> dict[str, Any]:
         "unprotected": unprotected(manifest),
         "test_text": test_text(manifest),
     }
+    slug = re.sub("[^a-z0-9]+", "-", publisher.name.lower()).strip("-") or "model"
+    options = {name: value for name, value in manifest.options.items() if name not in ("epsilon", "delta")}
+    if options.get("init"):
+        options["init"] = Path(options["init"]).name  # a folder could say something of the owner's machine
+    accuracies = (manifest.test_accuracy_per_class or {}).items()
+    card = _cards.get_template("model_card.md.jinja").render(
+        **facts,
+        signed=signed,
+        preprocessing=json.dumps((manifest.extraction or {}).get("preprocessing") or "not stated", sort_keys=True),
+        options=options,
+        per_class=sorted(accuracies, key=lambda item: (item[1] is None, item[1] or 0.0))[:MOST_CLASSES],
+    )
+    return {CARD: card, CLAIM: _entries.get_template("claim.yaml.jinja").render(**facts, slug=slug)}
+
+
+def pages_of_run(name: str, signed: bool, manifest: Manifest) -> dict[str, str]:
+    """`pages` of a run that has no publisher yet; `name` is its folder's name."""
+    return pages(manifest, Publisher(printable(name), manifest.created[:DAY]), signed=signed)
 
 
 def unprotected(manifest: Manifest) -> list[str]:
@@ -317,8 +307,8 @@ def release(request: ReleaseRequest) -> tuple[dict[str, Any], str]:
                     words = {"name": printable(request.out.resolve().name), **words}
                     total, _ = recorded_totals(run.manifest)
                     publisher = Publisher(**words, published=datetime.now(UTC).date().isoformat(), total=total)
-                    make = partial(pages, publisher=publisher, signed=key is not None)
-                    write_manifest(unfinished, run.manifest, copied, key, make)
+                    texts = pages(run.manifest.sealed(copied), publisher, signed=key is not None)
+                    write_manifest(unfinished, run.manifest, copied, key, texts)
                 names = sorted(path.name for path in unfinished.iterdir())
                 unfinished.rename(request.out)
         finally:

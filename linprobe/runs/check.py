@@ -383,7 +383,9 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
         return
     if manifest.mechanism + WITH_FIRST != texts[0]:  # earlier manifests leave the first run out
         yield from _unequal(manifest, {"mechanism": texts[0]})
-    if not _checked_by_google(manifest):
+    checked = accountants.RENYI if (manifest.sampling_rate or 1) < 1 else accountants.GAUSSIAN
+    # version 0.2 checked sums over all rows, and the Renyi bound of samples, by dp-accounting
+    if (accountant_of(manifest), manifest.cross_check) != (checked, accountants.GOOGLE.words):
         yield from _unequal(manifest, {"cross_check": texts[1]})
     if manifest.private:
         yield from _unequal(manifest, {"epsilon_if_seed_were_secret": None})
@@ -392,12 +394,6 @@ def _of_noise(manifest: Manifest) -> Iterator[str]:
         given, found = manifest.options.get(option), getattr(manifest, key)
         if given is not None and given != found:
             yield f"option {option} is {given}, the manifest's {key} {found}"
-
-
-def _checked_by_google(manifest: Manifest) -> bool:
-    """Whether dp-accounting checked sums over all rows, or the Renyi bound of samples, as in version 0.2."""
-    checked = accountants.RENYI if (manifest.sampling_rate or 1) < 1 else accountants.GAUSSIAN
-    return (accountant_of(manifest), manifest.cross_check) == (checked, accountants.GOOGLE.words)
 
 
 def _of_refinement(manifest: Manifest, method: Method) -> Iterator[str]:

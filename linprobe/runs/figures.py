@@ -14,7 +14,7 @@ section 4.2 the temperature: the loss is convex in 1/T, so a line search finds i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, TypeVar
 
@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.calibrate import check_delta, check_epsilon
-from linprobe.accounting.events import OWNER, TEST_ACCURACY
+from linprobe.accounting.events import TEST_ACCURACY
 from linprobe.accounting.figures import NOUN, largest_mu
 from linprobe.data.blocks import RawBlocks, Source, concatenated, normalise_rows, whole_blocks
-from linprobe.data.feature_reader import FeatureReader, test_people
+from linprobe.data.feature_reader import FeatureReader, GroupRows, test_people
 from linprobe.data.labels import MULTILABEL, Bounds
-from linprobe.errors import UsageError, counted
+from linprobe.errors import counted
 from linprobe.mechanisms.correct_predictions import SHARE_STEP, NoisyTest, held_out_counts
 from linprobe.mechanisms.gaussian import ClippedSum
 from linprobe.mechanisms.score_histogram import (
@@ -39,7 +39,6 @@ from linprobe.mechanisms.score_histogram import (
     noisy_auroc,
     score_sums,
 )
-from linprobe.methods import Method
 from linprobe.options import DEFAULT_DELTA
 from linprobe.runs.manifest import CLASS_METRICS, LABEL_METRICS, Accuracy, Manifest, NoisyCounts, fits
 
@@ -266,8 +265,7 @@ def _why_guessing(manifest: Manifest) -> str:
 
 def figures_by_task(
     task: str,
-    read: Callable[[], RawBlocks],
-    n_rows: int,
+    rows: Source,
     weights: NDArray[np.floating],
     bias: NDArray[np.floating],
     names: Sequence[str],
@@ -278,21 +276,21 @@ def figures_by_task(
     """Accuracy, balanced accuracy, AUROC, calibration error, confusion matrix, figures by class; or `label_figures`.
 
     Args:
-        read: starts one pass over labelled raw rows: blocks of rows (b, n_features) and class indices (b,).
+        rows: labelled raw rows.
         temperature: divides the class scores before the softmax; without effect on votes.
         most_passes: leave AUROC out if it needs more passes over the rows, of `SCORES_A_PASS` probabilities each.
     Returns: None for the share of no rows, for the AUROC of a class that no row or every row has, and for a confusion
         matrix (rows: true class) of more than `MOST_CLASSES_IN_MATRIX` classes; bins of the calibration with rows.
     """
     if task == MULTILABEL:
-        return label_figures(read, n_rows, weights, bias, names)
-    n_classes, width = weights.shape[-1], max(1, SCORES_A_PASS // n_rows)
+        return label_figures(rows, weights, bias, names)
+    n_rows, n_classes, width = rows.n_rows, weights.shape[-1], max(1, SCORES_A_PASS // rows.n_rows)
     ranked = most_passes is None or -(-n_classes // width) <= most_passes
 
     def score(columns: slice) -> list[NDArray[Any]]:
         """Labels, predicted classes and confidences (n_rows,), and the probabilities of some classes."""
         parts = []
-        for x, y in read():
+        for x, y in rows.blocks():
             scores = class_scores(x, weights, bias)
             share = probabilities(scores, weights, temperature)
             best = scores.argmax(axis=1)
@@ -382,24 +380,19 @@ def share_of(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def label_figures(
-    read: Callable[[], RawBlocks],
-    n_rows: int,
-    weights: NDArray[np.floating],
-    bias: NDArray[np.floating],
-    names: Sequence[str],
+    rows: Source, weights: NDArray[np.floating], bias: NDArray[np.floating], names: Sequence[str]
 ) -> dict[str, Any]:
     """AUROC, average precision, accuracy, recall and precision of each label, and their means.
 
-    `read` starts one pass over labelled raw rows: blocks of rows (b, n_features) and labels 0 and 1 (b, n_labels). A
-    pass holds `SCORES_A_PASS` scores; more labels take more passes. `commonest_accuracy` is the label accuracy of
-    always predicting the majority answer. None is for a share of no rows, and for the AUROC and average precision of a
-    label that no row or every row has.
+    The labels of `rows` are 0 and 1, (b, n_labels). A pass holds `SCORES_A_PASS` scores; more labels take more passes.
+    `commonest_accuracy` is the label accuracy of always predicting the majority answer. None is for a share of no rows,
+    and for the AUROC and average precision of a label that no row or every row has.
     """
-    width = max(1, SCORES_A_PASS // n_rows)
+    n_rows, width = rows.n_rows, max(1, SCORES_A_PASS // rows.n_rows)
     found: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), width):
         columns = slice(first, first + width)
-        parts = [(y[:, columns] > 0, class_scores(x, weights, bias)[:, columns]) for x, y in read()]
+        parts = [(y[:, columns] > 0, class_scores(x, weights, bias)[:, columns]) for x, y in rows.blocks()]
         marks, scores = np.concatenate([y for y, _ in parts]), np.concatenate([one for _, one in parts])
         for name, mine, score in zip(names[columns], marks.T, scores.T, strict=True):
             found[name] = _of_label(mine, score)
@@ -456,7 +449,7 @@ NAMED_CLASSES = 5  # in a note
 def measured_accuracy(metrics: Mapping[str, Any] | None, test_rows: str, n_test: int) -> Accuracy:
     """What a manifest states of metrics on public test rows; None for rows that were not measured."""
     nothing = dict.fromkeys(("test_accuracy", "test_accuracy_std", "test_balanced_accuracy", "test_accuracy_per_class"))
-    stated: dict[str, Any] = {**nothing, "test_rows": test_rows, "n_test": n_test}
+    stated: dict[str, Any] = {**nothing, "test_rows": test_rows if n_test else "none", "n_test": n_test}
     if metrics is not None and "per_label" in metrics:
         stated |= {key: metrics[name] for key, name in STATED_OF_LABELS.items()}
     elif metrics is not None:
@@ -599,56 +592,11 @@ def figures_of(
     """Figures of the released model on public test rows; None if there are none."""
     if "test" not in features.sizes or features.description.private_test:
         return None
-    return figures_by_task(
-        features.description.task,
-        lambda: features.blocks("test"),
-        features.sizes["test"],
-        weights,
-        bias,
-        features.description.class_names,
-        most_passes=MOST_PASSES,
-    )
-
-
-def accuracy_of(
-    features: FeatureReader,
-    tested: tuple[NoisyTest, NoisyScores | None] | None,
-    measured: dict[str, Any] | None,
-    unit: str,
-) -> Accuracy:
-    """Accuracy on the test rows: exact if they are public, noisy or none if they are private."""
-    n_test = test_units(features, unit)
-    if tested is not None:
-        return noisy_accuracy(*tested, n_test, features.description.class_names)
-    return measured_accuracy(measured, features.description.test_rows if n_test else "none", n_test)
+    rows, about = GroupRows(features, "test"), features.description
+    return figures_by_task(about.task, rows, weights, bias, about.class_names, most_passes=MOST_PASSES)
 
 
 def test_units(features: FeatureReader, unit: str | None) -> int:
     """The public number of test rows; of test people if they are protected, whose number of rows is private."""
     people = test_people(features, unit)
     return features.sizes.get("test", 0) if people is None else len(people) - 1
-
-
-def test_epsilon_of(
-    features: FeatureReader, given: float | None, delta: float, method: Method, unit: str | None
-) -> float | None:
-    """The part of epsilon that pays for a noisy accuracy on private test rows; None for no noisy accuracy.
-
-    Raises UsageError: an option without use, or no owners. PrivacyError: delta of at least 1 / (number of test units).
-    """
-    if given is None:
-        return None
-    if "test" not in features.sizes or not features.description.private_test:
-        raise UsageError(
-            f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
-            "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
-        )
-    if not method.spends:
-        raise UsageError(f"option --test-epsilon does nothing for {method.name}, which adds no noise; leave it out")
-    if unit == OWNER and not features.has_owners("test"):
-        raise UsageError(
-            f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
-            "rows; allowed: a file with owner_test, or no --test-epsilon"
-        )
-    check_delta(delta, test_units(features, unit))
-    return given

@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from linprobe.accounting import accountants
-from linprobe.accounting.calibrate import GRADIENT, Budget
+from linprobe.accounting.calibrate import Budget
 from linprobe.accounting.events import INHERITED, OWNER, RECORD, GaussianEvent, Releases, grouped
 from linprobe.accounting.figures import NOUNS, gaussian_words, rounded_up
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon, selection_limit
@@ -243,10 +243,3 @@ def limit_of(manifest: Manifest) -> accountants.AttackLimit | None:
         return selection_limit(manifest.selection, delta, accountant_of(manifest))
     accountant = accountants.GAUSSIAN if manifest.accountant is None else accountant_of(manifest)
     return accountant.attack_limit(manifest.releases or (), delta)
-
-
-def claimed_releases(manifest: Manifest) -> tuple[Releases, ...]:
-    """The releases of a run; of one that private selection chose, its steps."""
-    if manifest.releases or manifest.noise_multiplier is None:
-        return manifest.releases or ()
-    return (Releases(GRADIENT, manifest.noise_multiplier, manifest.sampling_rate or 1.0, manifest.steps or 1),)

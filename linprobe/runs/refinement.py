@@ -17,11 +17,10 @@ from linprobe.mechanisms.correct_predictions import USUAL_GAIN, NoisyGain
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, shift_between
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
-from linprobe.runs.guarantee import claimed_releases
 from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Refinement
 from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
-from linprobe.runs.release_rules import similar_share
+from linprobe.runs.release_rules import similar_share, steps_of
 from linprobe.runs.run_folder import RunFolder
 
 # Of the norm of the change: another processor rounds sums otherwise, and the optimiser stops elsewhere.
@@ -83,7 +82,8 @@ def prior_shift(run: RunFolder) -> NDArray[np.float64] | float:
 
 def known_of(run: RunFolder) -> Known:
     manifest = run.manifest
-    mu, centred = mu_of_weights(claimed_releases(manifest)), manifest.centre != "none"
+    selected = () if manifest.selection is None else (steps_of(manifest),)
+    mu, centred = mu_of_weights(selected or manifest.releases or ()), manifest.centre != "none"
     return Known(manifest.n_private, mu, centred, similar_share(manifest), class_shares=run.class_shares)
 
 

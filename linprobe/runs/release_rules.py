@@ -337,14 +337,14 @@ def _of_refinement(manifest: Manifest, releases: Sequence[Releases]) -> Iterator
     """Both counts of a refinement by training have a release and its noise, are possible, and allow what was done."""
     refined = manifest.refined
     trained = manifest.accountant is not None and refined is not None and refined.run is None
-    similar, gain = _both_counts(manifest)
+    similar, gain = (None, None) if refined is None else (refined.similar, refined.gain)
     for name, purpose, found in (("similar", SIMILAR_ROWS, similar), ("gain", GAIN, gain)):
         noise = {one.noise_multiplier for one in releases if one.purpose == purpose}
         if (found is not None) != trained or noise != ({found.std} if found else set()):
             yield f"refined.{name}, a release for {purpose} with its noise and a refinement by training need each other"
     yield from _of_near_rows(manifest, releases)
-    if similar is not None and gain is not None:
-        yield from _of_what_was_counted(manifest, similar, gain)
+    if refined is not None and similar is not None and gain is not None:
+        yield from _of_what_was_counted(manifest, similar, gain, refined.strength)
 
 
 def _of_near_rows(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[str]:
@@ -361,12 +361,8 @@ def _of_near_rows(manifest: Manifest, releases: Sequence[Releases]) -> Iterator[
         yield f"refined.near_shots is {near}, beside {beside}"
 
 
-def _both_counts(manifest: Manifest) -> tuple[SimilarRows | None, NoisyGain | None]:
-    return (None, None) if manifest.refined is None else (manifest.refined.similar, manifest.refined.gain)
-
-
-def _of_what_was_counted(manifest: Manifest, similar: SimilarRows, gain: NoisyGain) -> Iterator[str]:
-    n, strength = manifest.n_private, 0.0 if manifest.refined is None else manifest.refined.strength
+def _of_what_was_counted(manifest: Manifest, similar: SimilarRows, gain: NoisyGain, strength: float) -> Iterator[str]:
+    n = manifest.n_private
     for name, found, least in (("similar", similar, 0), ("gain", gain, -n)):
         if not _possible(found.count, found.std, manifest, least):
             yield f"refined.{name}.count is {found.count:g} of {n}"

@@ -1,4 +1,4 @@
-"""The run folder: `RunFolder` reads a run; `new_run_folder`, `write_run` and `write_manifest` make one.
+"""The run folder: `RunFolder` reads a run; `new_run_folder` and `write_manifest` make one.
 
 `per_record.npz` has mode 0600 and must not be published. Only the process that holds the name of an output, by
 `claimed`, reads private rows and makes the output.
@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -40,7 +39,6 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
-    CONFIG,
     HISTORY,
     LEDGER,
     MANIFEST,
@@ -229,8 +227,6 @@ MOST_BYTES = {
     **dict.fromkeys((MODEL, UNREFINED), 1 << 34),
 }
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-MakePages = Callable[[Manifest], Mapping[str, str]]
-"""From a manifest with the digests of all other files: the names of pages and their texts."""
 
 
 class RunFolder:
@@ -385,17 +381,6 @@ def read_run(folder: str | os.PathLike[str]) -> RunFolder:
     return run
 
 
-def refuse_equal_columns(columns: Iterable[object], run: object) -> None:
-    """DataError if two `columns` of the predictions of a run have one name, as labels `id` and `p_A` beside A give."""
-    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
-    if twice is not None:
-        step = "" if twice == "id" else "leave out the probabilities, or "
-        raise errors.DataError(
-            f"the predictions of run {run} have two columns {twice!r}; allowed: each name once, and no label may be "
-            f"id, or p_LABEL of another; {step}read linprobe.load_run({str(run)!r}).predict_proba by position"
-        )
-
-
 def unfinished_folders(out: Path) -> list[Path]:
     """Folders of runs of `out` that can go on, from a checkpoint, or that are complete except for their name."""
     named = re.compile(rf"[.]{re.escape(out.name)}[.][^.]+[.]partial")  # not of `out.1` or `out.published-1`
@@ -432,7 +417,10 @@ def new_run_folder(
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
-    partial = _new_partial(out) if unfinished is None else unfinished
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial") if unfinished is None else unfinished
+    if unfinished is None:
+        with errors.writing(f"run folder {out}", fault="cannot be made"):
+            partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
@@ -473,13 +461,6 @@ def new_run_folder(
 
 class CompleteError(errors.UsageError):
     """The unfinished run had all its files, and has its name now."""
-
-
-def _new_partial(out: Path) -> Path:
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    with errors.writing(f"run folder {out}", fault="cannot be made"):
-        partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
-    return partial
 
 
 def _name_complete(partial: Path, out: Path) -> None:
@@ -582,68 +563,35 @@ def _key_in(path: Path, load: Any) -> Any:
         return None
 
 
+def write_committed(folder: Path, private: PerRecordFile, digest: str, manifest: Manifest) -> Manifest:
+    """Write the private sidecar; the manifest then commits to it, and to the private rows, by their `digest`."""
+    write_per_record(folder, private)
+    return replace(
+        manifest,
+        private_commitment=commitment(private.key, digest),
+        per_record_commitment=commitment(private.key, per_record_digest(private.ids, private.losses)),
+    )
+
+
 def write_manifest(
     folder: Path,
     manifest: Manifest,
     contents: Mapping[str, bytes],
-    signing_key: Ed25519PrivateKey | None = None,
-    pages: MakePages | None = None,
+    signing_key: Ed25519PrivateKey | None,
+    pages: Mapping[str, str],
 ) -> Manifest:
-    """Write the pages if any are made, then the signature if there is a key for one, then `manifest.json`.
+    """Write the pages, then the signature if there is a key for one, then `manifest.json`; returns it, sealed.
 
-    The sealed manifest lists the pages too, so that its signature covers them. No file is read: `contents` are theirs.
+    The manifest lists the pages too, so that its signature covers them. No file is read: `contents` are of the others.
     """
-    made = {} if pages is None else pages(manifest.sealed(contents))
-    for name, text in made.items():
+    for name, text in pages.items():
         atomic_files.write_whole(folder / name, text)
-    sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in made.items()}})
+    sealed = manifest.sealed({**contents, **{name: text.encode() for name, text in pages.items()}})
     text = atomic_files.json_text(sealed.to_json())
     if signing_key is not None:
         atomic_files.write_whole(folder / SIGNATURE, signing_key.sign(text.encode()))
     atomic_files.write_whole(folder / MANIFEST, text)
     return sealed
-
-
-def write_run(
-    folder: Path,
-    weights: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    history: list[dict[str, float]],
-    manifest: Manifest,
-    private: tuple[str, PerRecordFile] | None,
-    signing_key: Ed25519PrivateKey | None = None,
-    test_metrics: dict[str, Any] | None = None,
-    config: str | None = None,
-    pages: MakePages | None = None,
-    unrefined: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
-) -> Manifest:
-    """Write all files of a trained run but its ledger, the manifest last; returns the sealed manifest.
-
-    The manifest commits to `private`, the digest of private rows and the losses, and is signed if a key is given.
-    """
-    # weights of a run without a guarantee may reveal private rows
-    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
-        (folder / name).unlink(missing_ok=True)  # left by a process that was killed
-    models = {MODEL: (weights, bias)} | ({} if unrefined is None else {UNREFINED: unrefined})
-    for name, (matrix, offset) in models.items():
-        with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
-            np.savez(stream, weights=matrix, bias=offset)
-    atomic_files.write_csv(folder / HISTORY, history)
-    if config is not None:
-        atomic_files.write_whole(folder / CONFIG, config)
-    if test_metrics is not None:
-        atomic_files.write_json(folder / TEST_FIGURES, test_metrics)
-    if private is not None:
-        digest, (ids, losses, key) = private
-        write_per_record(folder, private[1])
-        manifest = replace(
-            manifest,
-            private_commitment=commitment(key, digest),
-            per_record_commitment=commitment(key, per_record_digest(ids, losses)),
-        )
-    written, optional = RunFolder(folder), [name for name in OPTIONAL_FILES if (folder / name).exists()]
-    contents = {name: written[name] for name in (*RUN_FILES, *optional)}
-    return write_manifest(folder, manifest, contents, signing_key, pages)
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from linprobe import atomic_files
 from linprobe.accounting.book import Entry
+from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
-from linprobe.atomic_files import read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -42,7 +43,24 @@ from linprobe.parallel.array_api import distinct
 from linprobe.parallel.process_group import ALONE, Group
 from linprobe.parallel.torch_group import refuse_copies
 from linprobe.runs import figures, run_folder
-from linprobe.runs.manifest import CONFIG, DAY, LEDGER, MANIFEST, SIGNATURE, TRAINED, UNIFORM, CountsByClass, Manifest
+from linprobe.runs.manifest import (
+    CONFIG,
+    DAY,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OPTIONAL_FILES,
+    PAGES,
+    RUN_FILES,
+    SIGNATURE,
+    TEST_FIGURES,
+    TRAINED,
+    UNIFORM,
+    UNREFINED,
+    CountsByClass,
+    Manifest,
+)
 from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
@@ -113,12 +131,26 @@ class Ready:
 
     def with_test(self, settings: Settings) -> Settings:
         """The settings with epsilon for noisy accuracy on private test rows. UsageError: none. PrivacyError: delta."""
-        request = self.request
-        found = figures.test_epsilon_of(self.features, request.test_epsilon, request.delta, self.method, request.unit)
-        if found is None:
+        request, features, given = self.request, self.features, self.request.test_epsilon
+        if given is None:
             return settings
-        n_test, n_classes = figures.test_units(self.features, request.unit), len(self.features.description.class_names)
-        return replace(settings, test_epsilon=found, n_test=n_test, n_classes=n_classes)
+        if "test" not in features.sizes or not features.description.private_test:
+            raise UsageError(
+                f"test epsilon is {given:g}, and {features.path} has no private test rows, so accuracy costs nothing; "
+                "leave out --test-epsilon, or declare the rows private with --private-test of import or extract"
+            )
+        if not self.method.spends:
+            raise UsageError(
+                f"option --test-epsilon does nothing for {self.method.name}, which adds no noise; leave it out"
+            )
+        if request.unit == OWNER and not features.has_owners("test"):
+            raise UsageError(
+                f"test epsilon is {given:g} with unit owner, and {features.path} does not name the owners of its test "
+                "rows; allowed: a file with owner_test, or no --test-epsilon"
+            )
+        n_test, n_classes = figures.test_units(features, request.unit), len(features.description.class_names)
+        check_delta(request.delta, n_test)
+        return replace(settings, test_epsilon=given, n_test=n_test, n_classes=n_classes)
 
     def expectation(self, dataset: Dataset) -> dict[str, Any] | None:
         """What accuracy to expect, as `figures.expected`; None where the figures behind it do not cover the run."""
@@ -421,7 +453,7 @@ def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, r
     """Refuse a complete run that lacks its name but is another one; else charge what the book lacks of it."""
     request, manifest = ready.request, run.manifest
     derived = manifest.published or (manifest.refined is not None and manifest.refined.run is not None)
-    if derived or CONFIG not in run.names or read_text(run.folder / CONFIG) != config:
+    if derived or CONFIG not in run.names or atomic_files.read_text(run.folder / CONFIG) != config:
         raise UsageError(
             f"run {run.folder} is complete and lacks its name, but another command made it; give the same options as "
             f"that command, or another --out, or rename {run.folder}"
@@ -547,28 +579,34 @@ def write_trained(
     measured: dict[str, Any] | None,
     config: str | None = None,
 ) -> Manifest:
-    """Write the run of `out` into `folder`, as `write_run` does; returns the sealed manifest."""
-    pages = private = None
+    """Write all files of the run of `out` into `folder` but its ledger, the manifest last; returns it, sealed.
+
+    The manifest commits to the private rows and to the losses, and is signed if a key was given.
+    """
+    for name in (*OPTIONAL_FILES, *PAGES, SIGNATURE):
+        (folder / name).unlink(missing_ok=True)  # left by a process that was killed
+    models = {MODEL: (trained.weights, trained.bias)}
+    if trained.unrefined is not None:
+        models[UNREFINED] = trained.unrefined
+    for name, (weights, bias) in models.items():
+        # weights of a run without a guarantee may reveal private rows
+        with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
+            np.savez(stream, weights=weights, bias=bias)
+    atomic_files.write_csv(folder / HISTORY, trained.history)
+    if config is not None:
+        atomic_files.write_whole(folder / CONFIG, config)
+    if measured is not None:
+        atomic_files.write_json(folder / TEST_FIGURES, measured)
+    if trained.losses is not None:  # the protected units, private rows first
+        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
+        manifest = run_folder.write_committed(folder, records, dataset.private_digest(), manifest)
+    written = (*RUN_FILES, *(name for name in OPTIONAL_FILES if (folder / name).exists()))
+    contents, pages = {name: (folder / name).read_bytes() for name in written}, dict[str, str]()
     if ready.signing_key is not None:
         from linprobe.reporting.release_pages import pages_of_run  # jinja2 would slow down every run
 
-        pages = partial(pages_of_run, out.resolve().name, True)
-    if trained.losses is not None:  # the protected units, private rows first
-        records = PerRecordFile(dataset.unit_names(), trained.losses, secrets.token_bytes(32))
-        private = dataset.private_digest(), records
-    return run_folder.write_run(
-        folder,
-        trained.weights,
-        trained.bias,
-        trained.history,
-        manifest,
-        private,
-        ready.signing_key,
-        measured,
-        config,
-        pages,
-        trained.unrefined,
-    )
+        pages = pages_of_run(out.resolve().name, True, manifest.sealed(contents))
+    return run_folder.write_manifest(folder, manifest, contents, ready.signing_key, pages)
 
 
 def manifest_of(
@@ -577,12 +615,16 @@ def manifest_of(
     """The manifest: guarantee, settings, data, and accuracy on the test rows."""
     request, features, public, selected = ready.request, ready.features, dataset.public, trained.selected
     description, weights, counts = features.description, dataset.weights, trained.class_counts
-    names, refined = description.class_names, None
+    names, refined, n_test = description.class_names, None, figures.test_units(features, dataset.unit)
+    if trained.tested is None:
+        accuracy = figures.measured_accuracy(measured, description.test_rows, n_test)
+    else:
+        accuracy = figures.noisy_accuracy(*trained.tested, n_test, names)
     if ready.unlabelled is not None and trained.refined is not None:
         refined = refinement(ready.unlabelled, trained.refined, similar=trained.similar, gain=trained.gain)
     return Manifest.of(
         trained.privacy,
-        figures.accuracy_of(features, trained.tested, measured, dataset.unit),
+        accuracy,
         precision=request.precision,
         device=request.device,
         created=datetime.now(UTC).isoformat(timespec="seconds")[: None if ready.dated else DAY],

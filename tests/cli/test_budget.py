@@ -30,9 +30,8 @@ from linprobe.accounting.row_keys import books_folder
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_writer import FeatureWriter
 from linprobe.errors import LinprobeError
-from linprobe.runs import run_folder
+from linprobe.training import train
 from linprobe.training.charge import existing_book
-from linprobe.training.train import train_on
 from tests.cli.outcomes import NOISY, Cli, result_of
 from tests.conftest import mostly_nightly
 from tests.hostile.runs import sealed
@@ -181,7 +180,7 @@ def test_compare_refuses_before_its_first_run_what_all_runs_would_cost(
         made.append(given)
         if len(made) == 2:  # another process spends
             assert cli("train", features_file, "--method", "noisy-gd", "--eps", "1.5", "--out", "b").status == 0
-        return train_on(*given)
+        return train.train_on(*given)
 
     made: list[Any] = []
     monkeypatch.setattr("linprobe.evaluation.compare.train_on", beside_another)
@@ -605,7 +604,7 @@ def test_a_killed_run_that_is_resumed_counts_once(cli: Cli, features_file: Path)
     words = ["train", features_file, *FEW, "--checkpoint", "0", "--out", "a"]
 
     def train() -> int:
-        with mock.patch("linprobe.runs.run_folder.write_run", side_effect=killed):
+        with mock.patch("linprobe.training.train.write_trained", side_effect=killed):
             return int(cli(*words).status)
 
     assert ended(start_copy(train)) == -signal.SIGKILL
@@ -663,16 +662,16 @@ def test_without_locks_two_runs_of_one_name_are_both_counted(
 ) -> None:
     no_locks(monkeypatch)
     words = ["train", features_file, *FEW, "--out", "run"]
-    write_run, begun = run_folder.write_run, tmp_path / "begun"
+    write_trained, begun = train.write_trained, tmp_path / "begun"
 
     def beside_another(*given: Any, **more: Any) -> Any:
         if not begun.exists():
             begun.touch()
             outcomes.append(cli(*words))
-        return write_run(*given, **more)
+        return write_trained(*given, **more)
 
     outcomes: list[Any] = []
-    monkeypatch.setattr(run_folder, "write_run", beside_another)
+    monkeypatch.setattr(train, "write_trained", beside_another)
     outcomes.append(cli(*words))
     assert [outcome.status for outcome in outcomes] == [0, 2]
     assert "has no file locks: let no other process train into run" in outcomes[0].stderr

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linprobe.reporting.release_pages import Publisher, model_card
+from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs.run_folder import RunFolder
 from tests.cli.outcomes import PAGE_EDITS, Cli, write_sealed
 
@@ -150,7 +150,7 @@ def test_the_card_states_the_guarantee_and_answers_every_point(released: dict[st
     [
         (None, "a network that the owner did not state", "import new.npz --out new.h5  # with an array X"),
         (
-            {"columns": "age, f_1 (SHA-256 12)"},
+            {"backbone": "", "columns": "age, f_1 (SHA-256 12)"},  # a manifest always has a backbone
             "a table with the columns age, f\\_1 (SHA-256 12)\n",
             'import new.csv --out new.h5  # with the columns that "Features from" names',
         ),
@@ -165,7 +165,7 @@ def test_the_card_says_how_to_score_rows(
     trained_run: Path, extraction: dict[str, str] | None, origin: str, command: str
 ) -> None:
     manifest = replace(RunFolder(trained_run).manifest, extraction=extraction, backbone="")
-    text = model_card(manifest, Publisher("probe", "2026-11-28"), signed=False)
+    text = pages(manifest, Publisher("probe", "2026-11-28"), signed=False)["README.md"]
     assert f"**Features from:** {origin}" in text
     assert f"    linprobe verify RELEASED\n    linprobe {command}" in text
     assert "linprobe predict RELEASED new.h5" in text
@@ -176,7 +176,7 @@ def test_no_name_in_the_card_becomes_a_link_or_turns_text_round(trained_run: Pat
     odd = "see https://x.org, WWW.x.org or a@x.org ~~now~~ &copy; \u202eneve\u00ad"
     manifest = RunFolder(trained_run).manifest
     named = replace(manifest, class_names=[odd, *manifest.class_names[1:]])
-    text = model_card(named, Publisher("probe", "2026-11-28"), signed=False)
+    text = pages(named, Publisher("probe", "2026-11-28"), signed=False)["README.md"]
     expected = r"see https:<!-- -->//x.org, WWW<!-- -->.x.org or a@<!-- -->x.org \~\~now\~\~ \&copy; neve,"
     assert f"- **Classes:** {expected}" in text
     assert not re.findall("[\u202e\u00ad]", text)

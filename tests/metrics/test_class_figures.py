@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from linprobe.data.blocks import ArraySource, ChainedSource
 from linprobe.runs import figures as module
 from linprobe.runs.figures import calibration, figures_by_task, no_better_than_guessing, wilson
 
@@ -27,8 +28,7 @@ def figures(shares: Any, y: Any, names: list[str] | None = None, blocks: int = 1
         warnings.simplefilter("error")
         return figures_by_task(
             "multiclass",
-            lambda: ((rows[part], y[part]) for part in parts),
-            n,
+            ChainedSource(*(ArraySource(rows[part], y[part]) for part in parts)),
             np.log(shares),
             np.zeros(classes),
             names or NAMES[:classes],
@@ -103,7 +103,7 @@ def test_voters_are_judged_by_their_shares_of_votes() -> None:
     other = np.log(np.array([[0.6, 0.4], [0.9, 0.1]]))
     rows, y = np.eye(2, dtype=np.float32), np.array([0, 1])
     stack = np.stack([one, other])
-    found = figures_by_task("multiclass", lambda: [(rows, y)], 2, stack, np.zeros((2, 2)), ["a", "b"])
+    found = figures_by_task("multiclass", ArraySource(rows, y), stack, np.zeros((2, 2)), ["a", "b"])
     assert found["confusion_matrix"] == [[1, 0], [1, 0]]  # one vote each for row 1; a has the larger sum, 1.1
     assert found["calibration"] == [
         {"n": 1, "confidence": 0.5, "accuracy": 0.0},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
-from linprobe.data.blocks import normalise_rows
+from linprobe.data.blocks import ArraySource, ChainedSource, normalise_rows
 from linprobe.runs import figures as module
 from linprobe.runs.figures import LABEL_METRICS, label_contradictions, label_figures, no_better_than_guessing
 from linprobe.runs.manifest import fits
@@ -22,7 +22,8 @@ NAMES = ("a", "b", "c", "d")
 
 
 def figures(y: np.ndarray = Y) -> dict:
-    return label_figures(lambda: ((X[i : i + 64], y[i : i + 64]) for i in range(0, 200, 64)), 200, W, BIAS, NAMES)
+    rows = ChainedSource(*(ArraySource(X[i : i + 64], y[i : i + 64]) for i in range(0, 200, 64)))
+    return label_figures(rows, W, BIAS, NAMES)
 
 
 def test_figures_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,19 @@ def test_a_narrow_terminal_cuts_no_figure(
     assert columns < 80 or max(map(len, text.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("columns", [80, 16])  # whole columns, then rows that are folded
+def test_the_cells_of_a_row_begin_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _terminal.table("", [("", "0"), ("ant and bee", ""), ("\N{CJK UNIFIED IDEOGRAPH-65E5}" * 4, "2"), ("", "3")])
+    lines = [line[1:-1].split("│") for line in capsys.readouterr().err.splitlines() if "│" in line]
+    begun = [(name.strip(), value.strip()) for name, value in lines]
+    wide = [value for name, value in begun if name.startswith("\N{CJK UNIFIED IDEOGRAPH-65E5}")]
+    assert (begun[0], begun[-1], wide[0]) == (("", "0"), ("", "3"), "2")
+    assert columns < 80 or len(lines) == 4
+
+
 def test_planned_settings_cost_what_the_plan_says(cli: Cli) -> None:
     rate, sigma, steps = cli(*QUICK).stdout.split()
     outcome = cli("account", "--q", rate, "--sigma", sigma, "--steps", steps, "--delta", "1e-5")

@@ -174,7 +174,9 @@ TARGET static void KERNEL(formed)(const struct rows *from, float *wide, const fl
         int finite = norm < INFINITY;
         people->norms_of[u] = finite ? norm : 0;
         people->factors[u] = !finite ? 0 : norm <= people->bound ? 1 : people->bound / norm;
-        if (total && finite) KERNEL(flush)(sums, people->factors[u], total, d, n_classes, apart, shift);
-        memset(sums, 0, sizeof(float) * n_sums);
+        if (total && finite)
+            KERNEL(flush)(sums, people->factors[u], total, d, n_classes, apart, shift);
+        else
+            memset(sums, 0, sizeof(float) * n_sums);
     }
 }

@@ -13,8 +13,8 @@ the inner products of the rows and the inner products of the residuals:
     ||S_u||^2            = sum_(j, k) <x_j, x_k> <r_j, r_k>
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
 
-For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work. Its
-norm is that of the matrix that is added, so its own rounding is no matter.
+For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work.
+The norm is of the matrix that is added, so how that was rounded is no matter.
 
 Rounding (docs/proofs/people.md): an empty place moves the rows of the next people up, so no result may depend on the
 position of a row in its block. Rows of one person may cancel, so the factor also keeps their summed lengths, l = sum_j

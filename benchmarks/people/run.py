@@ -11,8 +11,8 @@ at the same epsilon and delta for a person:
     group   rows are protected, with k times the noise, so that k rows together cost epsilon
     one     one row of each person is used, and rows are protected
 
-`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3, 10, 20 and on average 3 rows. Use
-OMP_NUM_THREADS=1 for one thread.
+`cost` times a noisy step at `SHAPES`: of single rows, and of people with 1, 3, 10, 20, 50, 200 and on average 3 rows.
+Use OMP_NUM_THREADS=1 for one thread.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def costs() -> list[dict[str, Any]]:
         rows = ArrayRows(x, g.integers(0, n_classes, n))
         weights, source = g.normal(size=(n_features, n_classes)), NoiseSource()
         about_3 = np.bincount(g.integers(0, n // 3, n))
-        people = {str(k): np.r_[np.arange(0, n, k), n] for k in (1, 3, 10, 20)}
+        people = {str(k): np.r_[np.arange(0, n, k), n] for k in (1, 3, 10, 20, 50, 200)}
         people["3 on average"] = np.concatenate([[0], np.cumsum(about_3[about_3 > 0])])
 
         def step(chosen: Rows, weights: Any = weights, source: Any = source, per_record: bool = observed) -> Any:

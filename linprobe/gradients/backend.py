@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, StoredRows, aligned_empty, paired, widened
+from linprobe.data.blocks import BLOCK_ROWS, STORED, Block, Pairs, StoredRows, aligned_empty, paired, widened
 from linprobe.data.rows import BLOCK_UNITS, Rows
 from linprobe.gradients.rounding import SUM_ROWS, ExactSum, Sample
 from linprobe.mechanisms.noise import NoiseSource
@@ -223,6 +223,12 @@ class People:
             raise IndexError(f"classes are from {y.min()} to {y.max()}; allowed: 0 to {n_classes - 1}")
         return cls(bounds, y, norms, weights, pairs.inner, np.zeros(n_units), np.zeros(n_units))
 
+    def few(self, pairs: Pairs) -> People:
+        """The same people without the rows of those with more than `PAIRED_ROWS`, and the same outputs."""
+        places, bounds = pairs.places, np.concatenate([[0], np.cumsum(pairs.counts)])
+        weights = None if self.weights is None else self.weights[places]
+        return replace(self, bounds=bounds, y=self.y[places], norms=self.norms[places], weights=weights)
+
     def for_kernel(
         self, bound: float, most: float, joined: Mask | None = None, ends: Indices | None = None
     ) -> KernelPeople:
@@ -278,6 +284,14 @@ class KernelProducts(Products):
         residuals = SUM_ROWS * whole_multiple(self.n_classes, CHUNK)
         room: Singles = aligned_empty((2 * tiles + self._whole_tiles + 3 * residuals,), np.float32)
         room[:] = 0
+        return room
+
+    @cached_property
+    def _group_room(self) -> Singles:
+        """Buffer for a group of widened rows, for sums, which are zero between calls, and for residuals of a group."""
+        widened_rows, residuals = GROUP * self.n_features, GROUP * whole_multiple(self.n_classes, CHUNK)
+        room: Singles = aligned_empty((widened_rows + self.n_classes * self._whole_tiles + residuals,), np.float32)
+        room[widened_rows:] = 0
         return room
 
     def _add(self, total: ExactSum, r: Singles, x: Singles, sample: Sample | None) -> None:
@@ -407,22 +421,35 @@ class KernelProducts(Products):
         nobody else, up to the rounding of float32 sums of at most `SUM_ROWS` rows. No such sum crosses `cells`, places
         of people, the last n_units; with them, rows outside the sample are not read.
 
-        Returns: c_u and ||S_u||, (n_units,); zeros for people with more than `PAIRED_ROWS` rows, who are left out.
+        For people with more than `PAIRED_ROWS` rows, S_u is formed and rounded alone, and c_u min(1, bound / ||S_u||).
+
+        Returns: c_u and ||S_u||, (n_units,).
         """
-        few = block if cells is None else block.compact()
-        pairs = paired(few)
+        block = block if cells is None else block.compact()
+        pairs = paired(block)
+        people, stored = People.of(replace(block, pairs=pairs), self.n_classes), block.stored
         if pairs.places is not None:
-            weights = None if few.weights is None else few.weights[pairs.places]
-            stored, y, norms = (each[pairs.places] for each in (few.stored, few.y, few.norms))
-            bounds = np.concatenate([[0], np.cumsum(pairs.counts)])
-            few = replace(few, stored=stored, y=y, norms=norms, weights=weights, bounds=bounds)
-        few = replace(few, pairs=pairs)
-        x, people = np.ascontiguousarray(widened(few.stored), np.float32), People.of(few, self.n_classes)
+            self._over_people(self._library.linprobe_formed, total, block, people, bound, most, cells)
+            people, stored = people.few(pairs), stored[pairs.places]
+        x = np.ascontiguousarray(widened(stored), np.float32)
         r = self.scores(x)
         given = ctypes.byref(people.for_kernel(bound, most))
         self._library.linprobe_clip_people(r.ctypes.data, _stride(r), given, self.n_classes)
-        self._add(total, r, x, None if few.sampled is None else _rows_of(few.sampled, people.bounds, cells))
+        self._add(total, r, x, None if block.sampled is None else _rows_of(block.sampled, people.bounds, cells))
         return people.factors, people.lengths
+
+    def _over_people(
+        self, entry: Callable[..., None], total: ExactSum, block: Block, people: People, *clip: Any
+    ) -> None:
+        """Score, clip and sum the people of a block by an entry point; `clip` ends the arguments of `add_units`."""
+        self.check(block.rows)
+        (bound, most, cells), rows, joined = clip, _storable(block.rows), block.sampled
+        given = ctypes.byref(rows.for_kernel()), self._group_room.ctypes.data, self._packed.panels.ctypes.data
+        if joined is not None and cells is None:
+            everyone = ctypes.byref(people.for_kernel(bound, most))
+            entry(*given, everyone, None, self.n_classes, self._stride, 0.0)
+        some = ctypes.byref(people.for_kernel(bound, most, joined, cells))
+        entry(*given, some, self._address(total.total), self.n_classes, self._stride, total.shift)
 
     def _address(self, total: Reals) -> int:
         """Address of a sum that `zeros` made. Raises ValueError: any other array; the kernel would write outside it."""
@@ -440,14 +467,6 @@ class FusedProducts(KernelProducts):
 
     by_groups = True
 
-    @cached_property
-    def _group_room(self) -> Singles:
-        """Buffer for a group of widened rows, and for the sums of a run, which are zero between calls."""
-        widened_rows = GROUP * self.n_features
-        room: Singles = aligned_empty((widened_rows + self.n_classes * self._whole_tiles,), np.float32)
-        room[widened_rows:] = 0
-        return room
-
     def _order(self) -> Singles:
         return self._packed.panels
 
@@ -463,19 +482,10 @@ class FusedProducts(KernelProducts):
         self, total: ExactSum, block: Block, bound: float, most: float, cells: Indices | None = None
     ) -> tuple[Reals, Reals]:
         """As of products by runs, in one pass over all people, and one over the sample."""
-        people, joined = People.of(block, self.n_classes, cells), block.sampled
-        self.check(block.rows)
-        rows = _storable(block.rows)
-        if joined is not None and cells is None:
-            self._people_pass(None, rows, people.for_kernel(bound, most))
-        self._people_pass(total, rows, people.for_kernel(bound, most, joined, cells))
+        people = People.of(block, self.n_classes, cells)
+        for entry in (self._library.linprobe_people, self._library.linprobe_formed):
+            self._over_people(entry, total, block, people, bound, most, cells)
         return people.factors, people.lengths
-
-    def _people_pass(self, total: ExactSum | None, rows: StoredRows, people: KernelPeople) -> None:
-        """Score, clip and sum the rows of people; without `total`, score and clip only."""
-        given = ctypes.byref(rows.for_kernel()), self._group_room.ctypes.data, self._packed.panels.ctypes.data
-        into, shift = (None, 0.0) if total is None else (self._address(total.total), total.shift)
-        self._library.linprobe_people(*given, ctypes.byref(people), into, self.n_classes, self._stride, shift)
 
     def _way(self) -> tuple[Any, Singles]:
         return self._library.linprobe_clipped_sum, self._group_room

@@ -14,6 +14,7 @@ the inner products of the rows and the inner products of the residuals:
     ||S_u - g||^2        = ||S_u||^2 - 2 sum_j x_j^T g r_j + ||g||^2              (a public origin g)
 
 For people with more than `PAIRED_ROWS` rows, and for all people in a scale, S_u itself is formed: that is less work.
+The norm is of the matrix that is added, so how that was rounded is no matter.
 
 Rounding (docs/proofs/people.md): an empty place moves the rows of the next people up, so no result may depend on the
 position of a row in its block. Rows of one person may cancel, so the factor also keeps their summed lengths, l = sum_j
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import BLOCK_ROWS, PAIRED_ROWS, Block, Pairs, inner_products, pairs_of, widened
+from linprobe.data.blocks import BLOCK_ROWS, Block, Pairs, inner_products, pairs_of, widened
 from linprobe.data.rows import BLOCK_UNITS, FAR, Rows
 from linprobe.gradients.backend import HOST, Backend, ChosenRows, KernelProducts, Part, Products
 from linprobe.gradients.loss import PLAIN, Geometry, Weights, checked_weights, residual_norms, residuals_of
@@ -124,17 +125,13 @@ class UnitClip:
         return self._add(replace(block, sampled=None), None)._replace(weight=joined.weight)
 
     def _add_narrow(self, products: KernelProducts, block: Block, total: ExactSum) -> ClippedUnits:
-        """`add` in float32; the gradients of people with many rows are formed in float64, one by one."""
+        """`add` in float32."""
         cells = None
-        many = np.diff(_bounds(block)) > PAIRED_ROWS
         if not self.clip.observed and block.sampled is not None:
             sample = Sample.of(block.sampled, self.clip.rate)
             cells = sample.places[sample.ends - 1] + 1
             cells[-1:] = block.n_units
-            many &= block.sampled
         factors, lengths = products.add_units(total, block, self.clip.bound, MOST_CANCELLATION, cells)
-        if many.any():
-            self._add_formed(block, np.flatnonzero(many).tolist(), total, factors, lengths)
         return ClippedUnits(factors, lengths, np.zeros(1))  # the plain geometry needs no weight
 
     def _add(self, block: Block, total: ExactSum | None) -> ClippedUnits:
@@ -175,14 +172,16 @@ class UnitClip:
         self, block: Block, units: Sequence[int], total: ExactSum | None, factors: Array, lengths: Array
     ) -> None:
         """`_add` for the people whose gradients are formed."""
-        term = namespace(self.weights).zeros_like(self.weights)
+        xp = namespace(self.weights)
+        term, gradient = xp.zeros_like(self.weights), xp.empty_like(self.weights)
         for unit in units:
-            gradient = _formed(block, unit, self.weights, self.clip.loss)
+            _form(block, unit, self.weights, self.clip.loss, gradient)
             norm = self.clip.geometry.norm_of(gradient.T)
             c = clip_factors(norm, self.clip.clip_norm, self.clip.margin)
             factors[unit], lengths[unit] = c, norm
             if total is not None and (block.sampled is None or block.sampled[unit]):
-                term += c * gradient
+                gradient *= c
+                term += gradient
         if total is not None:
             total.add(term)
 
@@ -206,16 +205,18 @@ def _zeros(like: Array, size: int) -> Array:
     return np.zeros(size) if isinstance(like, np.ndarray) else like.new_zeros(size)
 
 
-def _formed(block: Block, unit: int, weights: Array, loss: Loss) -> Array:
-    """S_u of one person, shape (n_classes, n_features), in pieces of `BLOCK_ROWS` rows."""
+def _form(block: Block, unit: int, weights: Array, loss: Loss, gradient: Array) -> None:
+    """Write S_u of one person to `gradient`, shape (n_classes, n_features), in pieces of `BLOCK_ROWS` rows."""
     first, stop = _bounds(block)[unit : unit + 2]
-    total = namespace(weights).zeros_like(weights)
     for start in range(int(first), int(stop), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, int(stop)))
         x = double(widened(block.stored[rows]))
         own = None if block.weights is None else block.weights[rows]
-        total += residuals_of(x @ weights.T, block.y[rows], loss, weights=own)[0].T @ x
-    return total
+        r = residuals_of(x @ weights.T, block.y[rows], loss, weights=own)[0]
+        if start == first:
+            namespace(x).matmul(r.T, x, out=gradient)
+        else:
+            gradient += r.T @ x
 
 
 def unit_means(block: Block, x: Reals) -> Reals:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-INTERFACE = 15  # of the functions in clipped_sum.c; increment when a signature changes
+INTERFACE = 16  # of the functions in clipped_sum.c; increment when a signature changes
 KNOWN_NOISE = (  # words, values, and the cells of value + Z on a grid of 2^-20; a test computes them anew
     (0x8000000000000001, 0.0, 707254),
     (0xFFFFFFFFFFFFFFFE, 0.001, 1049),
@@ -100,6 +100,7 @@ def load(path: Path = PATH) -> ctypes.CDLL | None:
         "inner_products": [address] * 4,
         "clip_people": [address, size, address, count],
         "people": [*[address] * 5, count, size, real],
+        "formed": [*[address] * 5, count, size, real],
         "first_look": [*[address] * 4, size, *[real] * 3, ctypes.c_uint64],
     }
     for name, arguments in signatures.items():

@@ -29,7 +29,9 @@
 #define TILE 32  /* features in a tile of runs.h; every 2 LANES divide it */
 #define SPARE 13 /* rows in a tile beyond those of a run: SPARE_ROWS in linprobe/gradients/backend.py */
 #define MOST 64  /* largest n_classes of linprobe_clipped_sum */
+#ifndef PAIRED
 #define PAIRED 16 /* rows of a person, at most; at most GROUP: PAIRED_ROWS in linprobe/data/blocks.py */
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -141,7 +143,7 @@ typedef float sixteen __attribute__((vector_size(64), aligned(4), may_alias));
 /* Increment when a signature below changes: INTERFACE in linprobe/native/__init__.py. */
 int linprobe_interface(void)
 {
-    return 15;
+    return 16;
 }
 
 /* Floats in a vector on this processor: it decides the order in which scores are added. */
@@ -244,6 +246,14 @@ void linprobe_people(const struct rows *from, float *room, const float *w, const
                      int n_classes, size_t apart, double shift)
 {
     CALL(people, from, room, w, people, total, n_classes, apart, shift);
+}
+
+/* linprobe_people for the people with more than PAIRED rows, any n_classes and no runs. room: as in linprobe_clipped_sum,
+   and GROUP * (n_classes rounded up to CHUNK) floats more. */
+void linprobe_formed(const struct rows *from, float *room, const float *w, const struct people *people, double *total,
+                     int n_classes, size_t apart, double shift)
+{
+    CALL(formed, from, room, w, people, total, n_classes, apart, shift);
 }
 
 /* out (n) = value (n) plus noise of standard deviation scale grid from words (n), rounded to multiples of grid, a power of

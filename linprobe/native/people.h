@@ -41,20 +41,30 @@ TARGET static void KERNEL(inner_products)(const struct rows *from, float *wide, 
     }
 }
 
+/* Replace scores r (n, n_classes) of the n rows from `first` on, at most GROUP, by residuals times the weights of the
+   rows, and write their norms. */
+TARGET static void KERNEL(residuals)(float *r, size_t room, const struct people *people, size_t first, double *r_norms,
+                                     size_t n, int n_classes)
+{
+    size_t width = (n_classes + LANES - 1) / LANES * LANES;
+    double ones[GROUP];
+    KERNEL(clip)(r, room, people->y + first, people->norms + first, INFINITY, r_norms, ones, n, n_classes);
+    for (size_t j = 0; people->weights && j < n; j++) {
+        float weight = (float)people->weights[first + j];
+        for (size_t c = 0; c < width; c++) r[room * j + c] *= weight;
+        r_norms[j] *= weight;
+    }
+}
+
 /* Replace scores r (n, n_classes) of the n rows of person u by residuals times the clip factor. inner: of the person's
    pairs of rows. */
 TARGET static void KERNEL(clip_person)(float *r, size_t room, const struct people *people, size_t u, const double *inner,
                                        size_t n, int n_classes)
 {
     size_t first = people->bounds[u], width = (n_classes + LANES - 1) / LANES * LANES;
-    double r_norms[PAIRED], ones[PAIRED], own = 0, pairs = 0, spread = 0;
-    KERNEL(clip)(r, room, people->y + first, people->norms + first, INFINITY, r_norms, ones, n, n_classes);
+    double r_norms[PAIRED], own = 0, pairs = 0, spread = 0;
+    KERNEL(residuals)(r, room, people, first, r_norms, n, n_classes);
     for (size_t j = 0; j < n; j++) {
-        if (people->weights) {
-            float weight = (float)people->weights[first + j];
-            for (size_t c = 0; c < width; c++) r[room * j + c] *= weight;
-            r_norms[j] *= weight;
-        }
         double length = people->norms[first + j] * r_norms[j];
         own += length * length;
         spread += length;
@@ -124,12 +134,49 @@ TARGET static void KERNEL(people)(const struct rows *from, float *wide, const fl
         now = !now;
         if (!total) continue;
         if (held && (own != current || held + count > RUN)) {
-            KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+            KERNEL(flush)(sums, 1, total, d, n_classes, apart, shift);
             held = 0;
         }
         current = own;
         KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, ahead, SIZE(from));
         held += count;
     }
-    if (held) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+    if (held) KERNEL(flush)(sums, 1, total, d, n_classes, apart, shift);
+}
+
+/* KERNEL(people) for those with more than PAIRED rows. The gradient of each is formed in float32; that matrix gives the
+   norm and is added, so its rounding is no matter for the bound. One that leaves float32 is not added. */
+TARGET static void KERNEL(formed)(const struct rows *from, float *wide, const float *w, const struct people *people,
+                                  double *total, int n_classes, size_t apart, double shift)
+{
+    size_t room = (n_classes + LANES - 1) / LANES * LANES, d = WIDTH(from);
+    size_t n_sums = (d + 2 * LANES - 1) / (2 * LANES) * (2 * LANES) * n_classes;
+    int in_place = from->stored == FLOAT32 && !from->shift;
+    float *sums = wide + GROUP * d, *r = sums + n_sums;
+    double r_norms[GROUP];
+    const char *ahead[GROUP];
+    const float *rows[GROUP];
+    for (size_t u = 0; u < people->n; u++) {
+        size_t stop = people->bounds[u + 1], count;
+        if (SIZE_OF(people, u) <= PAIRED || (people->joined && !people->joined[u])) continue;
+        for (size_t i = people->bounds[u]; i < stop; i += count) {
+            count = LEAST(GROUP, stop - i);
+            for (size_t t = 0; t < count; t++) {
+                rows[t] = in_place ? (const float *)ROW(from, i + t) : wide + d * t;
+                ahead[t] = ROW(from, LEAST(i + count + t, (size_t)people->bounds[people->n] - 1));
+            }
+            if (!in_place) KERNEL(load)(from, i, wide, count);
+            KERNEL(group_scores)(rows, 0, w, r, room, count, d, n_classes, 0);
+            KERNEL(residuals)(r, room, people, i, r_norms, count, n_classes);
+            KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, ahead, SIZE(from));
+        }
+        double norm = sqrt(KERNEL(inner)(sums, sums, n_sums));
+        int finite = norm < INFINITY;
+        people->norms_of[u] = finite ? norm : 0;
+        people->factors[u] = !finite ? 0 : norm <= people->bound ? 1 : people->bound / norm;
+        if (total && finite)
+            KERNEL(flush)(sums, people->factors[u], total, d, n_classes, apart, shift);
+        else
+            memset(sums, 0, sizeof(float) * n_sums);
+    }
 }

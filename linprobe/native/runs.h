@@ -117,7 +117,7 @@ TARGET INLINE void KERNEL(tile_sum)(const float *x, const float *r, double *tota
         *(VECTOR *)(sums + 2 * LANES * c) = sum_a[c];
         *(VECTOR *)(sums + 2 * LANES * c + LANES) = sum_b[c];
     }
-    KERNEL(add)(sums, total, apart, shift, classes);
+    KERNEL(add)(sums, 1, total, apart, shift, classes);
 }
 
 /* total += r^T x for the rows of a run in tiles, where row i of them has residuals at r + r_stride * PLACE(places, i).

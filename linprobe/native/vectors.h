@@ -213,22 +213,23 @@ TARGET static void KERNEL(group_sum)(const float *const *x, const float *r, floa
     }
 }
 
-/* total (classes, 2 LANES), with stride apart, += sums (classes, 2 LANES), rounded to the grid of shift */
-TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double *total, size_t apart, double shift,
-                                                         int classes)
+/* total (classes, 2 LANES), with stride apart, += factor sums (classes, 2 LANES), rounded to the grid of shift */
+TARGET static __attribute__((noinline)) void KERNEL(add)(const float *sums, double factor, double *total, size_t apart,
+                                                         double shift, int classes)
 {
     for (int c = 0; c < classes; c++, sums += 2 * LANES)
         EACH(q, 4)
             ((KERNEL(wide) *)(total + apart * c))[q] +=
-                __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) + shift - shift;
+                __builtin_convertvector(((const KERNEL(half) *)sums)[q], KERNEL(wide)) * factor + shift - shift;
 }
 
-/* total (n_classes, d), with stride apart, += sums (tiles, n_classes, 2 LANES), rounded to the grid of shift. Then set
-   sums to zero. */
-TARGET static void KERNEL(flush)(float *sums, double *total, size_t d, int n_classes, size_t apart, double shift)
+/* total (n_classes, d), with stride apart, += factor sums (tiles, n_classes, 2 LANES), rounded to the grid of shift. Then
+   set sums to zero. */
+TARGET static void KERNEL(flush)(float *sums, double factor, double *total, size_t d, int n_classes, size_t apart,
+                                 double shift)
 {
     for (size_t j = 0; j < d; j += 2 * LANES, sums += 2 * LANES * n_classes) {
-        KERNEL(add)(sums, total + j, apart, shift, n_classes);
+        KERNEL(add)(sums, factor, total + j, apart, shift, n_classes);
         memset(sums, 0, sizeof(float) * 2 * LANES * n_classes);
     }
 }
@@ -334,7 +335,7 @@ TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, con
         for (size_t t = 0; t < count; t++) next[t] = ROW(from, LEAST(i + count + t, n - 1));
         if (!summed) {
             KERNEL(group_sum)(rows, r, sums, count, d, n_classes, room, next, SIZE(from));
-            if (i + count == stop) KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+            if (i + count == stop) KERNEL(flush)(sums, 1, total, d, n_classes, apart, shift);
         }
         while (done < n_summed && (size_t)summed[done] < i + count) {
             size_t taken = 0, end = ends[run];
@@ -344,7 +345,7 @@ TARGET static void KERNEL(clipped_sum)(const struct rows *from, float *wide, con
             }
             KERNEL(group_sum)(some, chosen, sums, taken, d, n_classes, room, next, SIZE(from));
             if (done < end) break; /* the rest of this run is in the next rows */
-            KERNEL(flush)(sums, total, d, n_classes, apart, shift);
+            KERNEL(flush)(sums, 1, total, d, n_classes, apart, shift);
             run++;
         }
     }

@@ -30,12 +30,15 @@ CASES: list[tuple[str, Shape, list[str]]] = [
     ("inner_products", (3, 5, 2), []),
     ("clip_people", (3, 5, 2), []),
     ("people", (3, 1, 2), ["CHOSEN=1"]),
+    ("formed", (3, 5, 2), ["PAIRED=1"]),
     ("first_look", (1, 1, 1), []),
 ]
 FURTHER: list[tuple[str, Shape, list[str]]] = [
     ("sum", (3, 5, 2), ["CHOSEN=5"]),
     *((entry, (3, 5, 2), ["CHOSEN=5", *TRANSLATED["bfloat16"]]) for entry in ("clipped_sum", "clipped_runs")),
     ("people", (3, 5, 2), ["CHOSEN=2", *TRANSLATED["bfloat16"]]),
+    ("formed", (3, 5, 2), ["PAIRED=1", "CHOSEN=1", *TRANSLATED["bfloat16"]]),
+    ("formed", (3, 17, 2), ["PAIRED=1"]),
     *((entry, (3, 17, 2), []) for entry in ("load", "inner_products", "clip_people", "people")),
     *((entry, (3, 17, 2), []) for entry in ("clipped_sum", "clipped_runs")),
     ("first_look", (3, 1, 1), []),

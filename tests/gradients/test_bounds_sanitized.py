@@ -54,6 +54,7 @@ SHORT = [
     ("group_room", "clipped_sum"),
     ("pairs", "inner_products"),
     ("person_room", "people"),
+    ("formed_room", "formed"),
     ("doubtful", "first_look"),
 ]
 

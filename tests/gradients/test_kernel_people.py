@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(host.LIBRARY is None, reason="the kernel is not 
 SIZES = (1, 0, 3, PAIRED_ROWS, PAIRED_ROWS + 1, 10, 0, 16, 12, 1, 2000, *[2] * 40, 16, 16, 1)
 SHAPES = [(1, 1), (16, 2), (77, 10), (130, 48), (64, 49), (200, 102)]
 MOST = 4.0
+MANY = (PAIRED_ROWS + 1, 20, 50, 300)  # rows of people whose gradients are formed
 
 
 def block_of(sizes: Any, d: int, c: int, seed: int = 0, precision: Any = "float32", weighted: bool = False) -> Block:
@@ -50,13 +51,14 @@ def expected(block: Block, weights: Any, bound: float) -> tuple[Any, Any, Any]:
     n_units = block.n_units
     total, factors, lengths = np.zeros(weights.shape), np.zeros(n_units), np.zeros(n_units)
     for unit, (first, stop) in enumerate(pairwise(block.bounds.tolist())):
-        if not 0 < stop - first <= PAIRED_ROWS:
+        if first == stop:
             continue
         x = widened(block.stored[first:stop]).astype(np.float64)
         r = residuals(x, block.y[first:stop], weights.T.astype(np.float64))
         if block.weights is not None:
             r *= block.weights[first:stop, None]
         gradient, spread = r.T @ x, (np.linalg.norm(x, axis=1) * np.linalg.norm(r, axis=1)).sum()
+        spread *= stop - first <= PAIRED_ROWS  # rows of others may cancel
         lengths[unit] = np.linalg.norm(gradient)
         longest = max(lengths[unit], spread / MOST)
         factors[unit] = 1.0 if longest <= bound else bound / longest
@@ -89,7 +91,7 @@ def test_sums_over_people_match_float64(d: int, c: int, weighted: bool, precisio
         check(replace(block, sampled=np.arange(block.n_units) % 3 > 0), weights, bound)
 
 
-@pytest.mark.parametrize("sizes", [(), (0, 0), (1,), (PAIRED_ROWS,), (PAIRED_ROWS + 1,), (9, 9, 9, 9)])
+@pytest.mark.parametrize("sizes", [(), (0, 0), (1,), (PAIRED_ROWS,), (PAIRED_ROWS + 1,), (64, 65), (9, 9, 9, 9)])
 @pytest.mark.parametrize("c", [10, 60])
 def test_few_people_nobody_and_empty_samples(sizes: Any, c: int) -> None:
     block, weights = block_of(sizes, 33, c), weights_of(33, c)
@@ -101,13 +103,16 @@ def test_few_people_nobody_and_empty_samples(sizes: Any, c: int) -> None:
 
 @pytest.mark.parametrize(("d", "c"), SHAPES)
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_person_has_the_same_bits_at_every_place_and_in_every_company(d: int, c: int, precision: Any) -> None:
+@pytest.mark.parametrize("size", [7, *MANY])
+def test_a_person_has_the_same_bits_at_every_place_and_in_every_company(
+    d: int, c: int, precision: Any, size: int
+) -> None:
     taken = products(weights_of(d, c))
-    person = block_of((7,), d, c, 1, precision)
+    person = block_of((size,), d, c, 1, precision)
     alone = summed(taken, person, 0.3)
     for seed in range(6):
         g = np.random.default_rng(seed)
-        before, after = (block_of(g.integers(0, 19, g.integers(0, 9)), d, c, seed + end, precision) for end in (2, 9))
+        before, after = (block_of(g.integers(0, 24, g.integers(0, 9)), d, c, seed + end, precision) for end in (2, 9))
         parts = (before, person, after)
         sizes = np.concatenate([np.diff(part.bounds) for part in parts])
         stored, y, norms = (
@@ -146,6 +151,42 @@ def test_at_most_sum_rows_are_summed_in_float32(size: int, c: int) -> None:
     total, *_ = summed(products(np.zeros((c, 130), np.float32)), block, np.inf)
     lost = (2.0**24 + n - 1) / c - total[1]
     assert np.abs(lost).max() <= SUM_ROWS
+
+
+@pytest.mark.parametrize("size", MANY)
+@pytest.mark.parametrize(("d", "c"), [(64, 10), (130, 60)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("precision", STORAGE)
+def test_a_person_with_many_rows_takes_one_clipped_matrix_away(
+    size: int, d: int, c: int, weighted: bool, precision: Any
+) -> None:
+    """On a grid, where sums are exact: the bits of all others stay."""
+    taken, n, bound = products(weights_of(d, c)), 9, 0.3
+    sizes = np.array([3, 40, 1, size, 17, 2, 0, 16, 5])
+    block = block_of(sizes, d, c, precision=precision, weighted=weighted)
+    block = replace(block, stored=block.stored.copy())
+    sums = []
+    for joined in (np.ones(n, bool), np.arange(n) != 3, np.arange(n) == 3):
+        total = ExactSum(taken.zeros(), np.array(bound), n)
+        taken.add_units(total, replace(block, sampled=joined), bound, MOST, np.array([n]))
+        sums.append(total.total)
+    whole, rest, alone = sums
+    assert np.array_equal(whole - rest, alone)
+    assert bound * (1 - 1e-9) < np.linalg.norm(alone) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("c", [2, 60])
+@pytest.mark.parametrize("entry", [1e37, 3e38])
+def test_a_gradient_that_leaves_float32_is_not_added(c: int, entry: float) -> None:
+    taken, sizes = products(np.zeros((c, 8), np.float32)), (400, 3, 20)
+    block = block_of(sizes, 8, c)
+    x = block.stored.copy()
+    x[:400] = entry
+    norms = np.linalg.norm(x.astype(np.float64), axis=1)
+    total, factors, lengths = summed(taken, replace(block, stored=x, y=block.y % 1, norms=norms), 0.3)
+    assert np.isfinite(total).all()
+    assert factors[0] == lengths[0] == 0
+    assert (factors[1:] > 0).all()
 
 
 def test_inner_products_of_the_kernel_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

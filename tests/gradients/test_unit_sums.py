@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linprobe.data.blocks import PAIRED_ROWS, ArraySource, Preprocessing, normalise_rows
+from linprobe.data.blocks import PAIRED_ROWS, STORAGE, ArraySource, Preprocessing, narrowed, normalise_rows
 from linprobe.data.rows import BLOCK_UNITS, ArrayRows, ChainedRows, StreamedRows
 from linprobe.gradients import backend as host
 from linprobe.gradients.clipped_sum import clipped_sum, row_sum
@@ -196,6 +196,43 @@ def test_rows_that_cancel_do_not_leave_the_bound(n_rows, clip_norm, rest, loss) 
     x, y, bounds = without(0, *whole, bounds)
     others = clipped_sum(ArrayRows(x, y).of_people(bounds), weights, clip_norm, loss=loss)
     assert np.linalg.norm(with_them.value - others.value) <= clip_norm
+
+
+@pytest.mark.parametrize("size", [PAIRED_ROWS + 1, 20, 50, 300])
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("precision", STORAGE)
+@pytest.mark.parametrize(("translated", "weighted"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("c", [5, 40])
+def test_a_person_with_many_rows_moves_the_sum_by_at_most_tau(
+    size, observed, precision, translated, weighted, c, monkeypatch
+) -> None:
+    """In samples, by three threads, with others who have few or many rows."""
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+    monkeypatch.setattr(host, "n_threads", lambda: 3)
+    monkeypatch.setattr(host, "WORK_PER_THREAD", 1)
+    monkeypatch.setattr(host, "BLOCK_ROWS", 1)
+    g = np.random.default_rng(size)
+    sizes = g.choice([1, 2, 16, 18, 33], 2 * BLOCK_UNITS + 9)
+    sizes[130] = size
+    raw, y, bounds, weights = people(sizes, size, c=c)
+    y[bounds[130] : bounds[131]] = g.integers(0, 2, size)
+    own, joined = g.uniform(0, 3, len(y)), g.random(len(sizes)) < 0.7
+    stored, joined[130] = narrowed(Preprocessing().apply(raw), precision), True
+    keep = np.ones(len(y), bool)
+    keep[bounds[130] : bounds[131]] = False
+    _, y_rest, rest = without(130, raw, y, bounds)
+    sums = []
+    for x, labels, ends, on in ((stored, y, bounds, own), (stored[keep], y_rest, rest, own[keep])):
+        rows = ArrayRows(x, labels, weights=on if weighted else None).of_people(ends)
+        if translated:
+            rows = rows.translated(np.full(D, 0.05), 0.25)
+        wide = np.concatenate([weights, np.ones((1, c))]) if translated else weights
+        sample = rows.sample(joined, 0.7, observed=observed)
+        sums.append(clipped_sum(sample, wide, 0.3, per_record=observed))
+    moved = np.linalg.norm(sums[0].value - sums[1].value)
+    assert 0.97 * 0.3 < moved <= 0.3
+    if observed:
+        assert moved <= sums[0].contributions[130] * 0.3 + 1e-12
 
 
 @pytest.mark.parametrize("far", [1e2, 1e4, 1e5])

@@ -168,6 +168,16 @@ void check_people(void)
     REACHED;
 }
 
+/* with a smaller PAIRED, so that a person has more rows */
+void check_formed(void)
+{
+    static float room[GROUP * WIDE + UP(WIDE, TILE) * C + GROUP * UP(C, CHUNK)];
+    struct rows from = given();
+    struct people people = two();
+    linprobe_formed(&from, room, packed, &people, total, C, UP(WIDE, TILE), step);
+    REACHED;
+}
+
 void check_first_look(void)
 {
     static uint64_t words[N], deep;

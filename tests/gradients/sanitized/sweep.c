@@ -184,22 +184,26 @@ static void check_people(const struct rows *rows, const int *sizes, size_t n_peo
     FLOATS(person_panels, n_classes * UP(d, CHUNK));
     ARRAY(float, wide_rows, PAIRED * d);
     ZEROS(person_room, GROUP * d + wide * n_classes);
+    ZEROS(formed_room, GROUP * d + wide * n_classes + GROUP * lines);
     struct people people = {bounds, NULL, person_y, norms, NULL, pairs, NULL, person_factors, person_norms, 1, 2, n_people};
     linprobe_inner_products(rows, wide_rows, &people, pairs);
     linprobe_clip_people(scored, lines, &people, n_classes);
     if (n_classes <= MOST) linprobe_people(rows, person_room, person_panels, &people, NULL, n_classes, apart, 0);
+    linprobe_formed(rows, formed_room, person_panels, &people, NULL, n_classes, apart, 0);
     people.ends = cells;
     people.weights = weights;
     people.joined = joined;
     linprobe_clip_people(scored, lines, &people, n_classes);
     if (n_classes <= MOST) linprobe_people(rows, person_room, person_panels, &people, person_total, n_classes, apart, 0);
-    calls += 3 + 2 * (n_classes <= MOST);
+    linprobe_formed(rows, formed_room, person_panels, &people, person_total, n_classes, apart, 0);
+    calls += 5 + 2 * (n_classes <= MOST);
     free_from(first);
 }
 
 static void check_shape(size_t n, size_t d, int n_classes, int stored, int shifted, int placed)
 {
-    static const int people[][3] = {{1, 1, 2}, {0, 3, 1}, {4, 0, 0}, {PAIRED, PAIRED, PAIRED + 1}, {2, PAIRED, 15}};
+    static const int people[][3] = {{1, 1, 2}, {0, 3, 1}, {4, 0, 0}, {PAIRED, PAIRED, PAIRED + 1}, {2, PAIRED, 15},
+                                    {2 * GROUP + 1, 0, GROUP}};
     int first = n_all;
     struct rows rows = rows_of(n, d, stored, shifted, placed);
     int plain = stored == FLOAT32 && !shifted && !placed;
@@ -237,7 +241,8 @@ static void check_noise(size_t n)
 
 int main(int argc, char **argv)
 {
-    static const size_t beyond[][3] = {{33, 5, 2}, {129, 33, 7}, {128, 32, 16}, {141, 17, 17}, {4, 1041, 3}, {4, 40, 65}};
+    static const size_t beyond[][3] = {{33, 5, 2},   {129, 33, 7}, {128, 32, 16}, {141, 17, 17},
+                                       {4, 1041, 3}, {4, 40, 65},  {4, 32, 16}};
     int few = argc > 1 && !strcmp(argv[1], "few");
     if (argc > 1) too_short = argv[1];
     widest = 16;

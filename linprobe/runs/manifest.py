@@ -610,7 +610,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# what `verify` takes as proof of each key and file; `docs/run-folder.md` has the tables
+# what `verify` takes as proof of each key and file; `docs/verifier.md` has the tables
 ANEW, RECOMPUTED, MATCHED, SCHEMA, SIGNED = "digest", "ledger", "matched", "schema", "signature"
 STATED = "stated"
 MEANINGS = {

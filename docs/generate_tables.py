@@ -378,7 +378,7 @@ def papers() -> str:
 PAGES: dict[Path, list[Callable[[], str]]] = {
     DOCS / "python.md": [classes, arguments],
     DOCS / "methods" / "README.md": [methods, choices],
-    DOCS / "run-folder.md": [words, papers],
+    DOCS / "verifier.md": [words, papers],
     DOCS / "evidence.md": [held_out, by_method, evidence],
     DOCS / "enough.md": [attack_success],
     DOCS.parent / "README.md": [reached],

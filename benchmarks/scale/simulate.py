@@ -1,4 +1,4 @@
-"""Estimates for a billion rows: bytes, steps, machines, messages, failures, noise and limits, from stated inputs.
+"""Estimates for a billion rows: bytes, steps, machines, failures, noise and limits, from stated inputs.
 
     python benchmarks/scale/simulate.py [--json FILE]             # the tables of docs/billion-rows.md
     python benchmarks/scale/simulate.py --measure [--json FILE]   # seconds of linprobe's steps on this machine
@@ -57,13 +57,8 @@ MACHINES = {
     # 12 channels of DDR5-4800; 96 cores at the base clock of 2.4 GHz, 32 float32 flops a cycle each
     "CPU node (one EPYC 9654, 768 GB), float32": Machine(768e9, 460.8e9, 96 * 2.4e9 * 32),
     "H100 SXM, float32": Machine(80e9, 3.35e12, 67e12),
-    "H100 SXM, bfloat16 products": Machine(80e9, 3.35e12, 989e12),
     "H200 SXM, float32": Machine(141e9, 4.8e12, 67e12),
-    "H200 SXM, bfloat16 products": Machine(141e9, 4.8e12, 989e12),
 }
-SHARING = (8, 32)  # machines of an all-reduce
-# bytes/s in each direction and seconds per message
-NETWORKS = {"400 Gbit/s": (50e9, 5e-6), "10 Gbit/s": (1.25e9, 50e-6)}
 # 419 unexpected stops of 16,384 GPUs in 54 days: Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.4
 MTBF = 16_384 * 54 * 86_400 / 419
 SAVING, RESTART = 10.0, 300.0  # seconds, assumed; a restart reads the rows again
@@ -89,17 +84,6 @@ def machines_for_rows(machine: Machine) -> int:
 def step_limit(machine: Machine, n_classes: int) -> float:
     """Least machine-seconds of a step: the larger of one read of the rows and the products at the full rate."""
     return max(stored("bfloat16") / machine.bandwidth, flops(n_classes) / machine.flops)
-
-
-def all_reduce(n_machines: int, n_classes: int, network: str) -> dict[str, float]:
-    """Seconds of an all-reduce of C x D float64 by ring and by tree, and of a broadcast by tree."""
-    rate, latency = NETWORKS[network]
-    size, depth = 8 * n_classes * D, math.ceil(math.log2(n_machines))
-    return {
-        "ring": 2 * (n_machines - 1) * (latency + size / n_machines / rate),
-        "tree": 2 * depth * (latency + size / rate),
-        "broadcast": depth * (latency + size / rate),
-    }
 
 
 def expected_seconds(work: float, interval: float, rate: float) -> float:
@@ -229,14 +213,6 @@ def percent(value: float) -> str:
 def tables() -> Iterator[str]:
     """The tables of docs/billion-rows.md, in order."""
     yield table(
-        ["stored as", "bytes per row", "all rows"],
-        [[name, str(D * size), f"{stored(name) / 1e12:.2f} TB"] for name, size in BYTES.items()],
-    )
-    yield table(
-        ["classes", "flops per step", "flops per byte read, at 2 bytes per number"],
-        [[str(c), f"{flops(c):.2g}", f"{flops(c) / stored('bfloat16'):.0f}"] for c in CLASSES],
-    )
-    yield table(
         ["machine", "hold the rows", *(f"step, C = {c}" for c in CLASSES), *(f"for 1 s, C = {c}" for c in CLASSES)],
         [
             [
@@ -249,41 +225,21 @@ def tables() -> Iterator[str]:
         ],
     )
     yield table(
-        ["machines, classes", "message", *(f"{how}, {network}" for network in NETWORKS for how in ("ring", "tree"))],
-        [
-            [
-                f"{n_machines}, {c}",
-                f"{8e-6 * c * D:.2g} MB",
-                *(
-                    duration(all_reduce(n_machines, c, network)[how])
-                    for network in NETWORKS
-                    for how in ("ring", "tree")
-                ),
-            ]
-            for n_machines in SHARING
-            for c in CLASSES
-        ],
-    )
-    yield table(
         [
             "machines, hours of work",
             "stopped at least once",
-            "simulated",
             "Young's interval",
             "lost per failure",
             "overhead",
-            "simulated",
             "never saving",
         ],
         [
             [
                 f"{one['machines']:.0f}, {one['hours']:.0f} h",
                 percent(one["stopped"]),
-                percent(one["stopped_simulated"]),
                 duration(one["interval"]),
                 duration(one["lost"]),
                 percent(one["overhead"]),
-                f"{percent(one['overhead_simulated'])} ± {100 * one['overhead_error']:.1g}",
                 percent(one["overhead_unsaved"]),
             ]
             for one in failures()
@@ -374,7 +330,6 @@ def main() -> None:
                 "d": D,
                 "classes": CLASSES,
                 "machines": {name: vars(machine) for name, machine in MACHINES.items()},
-                "networks": NETWORKS,
                 "mtbf_seconds": MTBF,
                 "saving_seconds": SAVING,
                 "restart_seconds": RESTART,
@@ -389,12 +344,6 @@ def main() -> None:
                     "machine_seconds_a_step": {str(c): step_limit(machine, c) for c in CLASSES},
                 }
                 for name, machine in MACHINES.items()
-            ],
-            "messages": [
-                {"network": n, "machines": m, "classes": c, **all_reduce(m, c, n)}
-                for n in NETWORKS
-                for m in SHARING
-                for c in CLASSES
             ],
             "failures": failures(),
             "budgets": budgets(),

@@ -610,7 +610,7 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# keys that digests, the ledger or other keys prove; `docs/run-folder.md` says how, and what rules bound the others
+# keys that digests, the ledger or other keys prove; `docs/verifier.md` says how, and what rules bound the others
 PROVED = frozenset({
     "format", "guarantee", "private", "mechanism", "epsilon", "epsilon_if_seed_were_secret", "delta", "gdp_mu",
     "zcdp_rho", "noise_multiplier", "sampling_rate", "steps", "releases", "accountant", "cross_check", "paper",

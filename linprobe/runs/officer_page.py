@@ -1,6 +1,6 @@
 """The page for a reviewer without Python: one HTML file that checks a run folder in a browser, without a network.
 
-The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/run-folder.md` and the JSON Schema.
+The check is a second implementation of `linprobe verify`, in JavaScript, from `docs/verifier.md` and the JSON Schema.
 It shares no code with `linprobe.runs.check`, so an error in one of them is not one in the other. A report holds it too.
 """
 

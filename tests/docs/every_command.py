@@ -7,6 +7,7 @@ has; `make_files` makes small ones.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import textwrap
 import zlib
@@ -19,6 +20,7 @@ import pytest
 
 from linprobe.cli import run
 from tests.docs.commands import GENERATED, PAGES, ROOT, commands_of
+from tests.docs.test_readme import write_photos
 
 ELSEWHERE = {
     "README.md": "test_readme.py",
@@ -78,6 +80,9 @@ def make_files(folder: Path, page: str) -> None:
         np.savez(folder / "arrays.npz", **arrays(300))
         assert run(["import", str(folder / "arrays.npz"), "--out", str(folder / "shards" / f"{name}.h5")]) == 0
     np.save(folder / "rows.npy", arrays(40)["X_train"])
+    if page == "docs/extraction.md":
+        write_photos(folder)
+        shutil.copytree(folder / "photos" / "test" / "dark", folder / "new")
     (folder / "weights.json").write_text('{"ill": 1, "well": 0.05}')
     for name in ("RUN", "runs/one", "run") if page not in ("docs/people.md", "docs/run-folder.md") else ():
         words = ["train", str(folder / "features.h5"), "--method", "noisy-gd", "--eps", "3", "--steps", "5"]

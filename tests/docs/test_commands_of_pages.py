@@ -27,4 +27,4 @@ def test_the_commands_of_a_page_can_be_parsed(page: str) -> None:
 def test_commands_are_found_in_both_kinds_of_blocks() -> None:
     assert sum(map(len, SHOWN.values())) > 100
     assert "train --method adamix --eps 3" in SHOWN["docs/index.md"]
-    assert "train - --eps 3 --public-shots 5" in SHOWN["docs/extraction.md"]
+    assert "train - --eps 3 --public-shots 5 --out first" in SHOWN["docs/extraction.md"]

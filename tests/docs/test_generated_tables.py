@@ -38,7 +38,7 @@ def test_the_schema_is_that_of_the_code() -> None:
 
 def test_the_page_says_once_how_each_key_and_file_is_proved() -> None:
     """As stated where `verify` lists a key or a file so."""
-    page = (DOCS / "run-folder.md").read_text(encoding="utf-8")
+    page = (DOCS / "verifier.md").read_text(encoding="utf-8")
     rows = re.findall(r"^[|] (`[^|]*`) [|] (digest|ledger|matched|schema|signature|stated) [|]", page, re.MULTILINE)
     proofs = [(name, proof) for names, proof in rows for name in re.findall("`(.*?)`", names)]
     keys, files = ["format", *Manifest.keys()], [*NAMED_FILES, MANIFEST, SIGNATURE, PER_RECORD, VERIFY_PAGE]

@@ -270,7 +270,16 @@ def plain_cell(value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """`value` as JSON, with an escape in place of every character that a terminal obeys or hides."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.replace("\n", "").isprintable():
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return text + "\n"
+
+
+def quoted_text(text: str) -> str:
+    """A string of TOML and YAML in double quotes, with an escape in place of what a terminal obeys or hides."""
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:

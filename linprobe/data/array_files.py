@@ -14,7 +14,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
-from io import SEEK_END, BytesIO
+from io import SEEK_END
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,6 @@ SMALL = 1 << 26  # bytes that may come from fewer stored ones, whatever the rati
 LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
 LONGEST_HEADER = 10_000  # bytes; NumPy's own limit
 ZIP_MAGIC = b"PK\x03\x04"
-CENTRAL_HEADER, MADE_ON, SYSTEMS = 46, 5, (0, 3)  # its length; place and values of the byte for the system
 WORD = 8  # bytes of a number of a table as it is read
 PARQUET_UNCOMPRESSED, PARQUET_COMPRESSED = 2, 3  # fields of a page header: lengths
 THRIFT_BOOLEANS, THRIFT_NUMBERS, THRIFT_BINARY, THRIFT_STRUCT = (1, 2), (4, 5, 6), 8, 12  # types of fields
@@ -96,22 +95,6 @@ def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[b
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 stream.read(1)  # at the end of a member, zipfile compares its checksum
     return arrays
-
-
-def is_archive_of(content: bytes, arrays: Arrays) -> bool:
-    """Whether the bytes of an .npz file are those that `numpy.savez` writes for these arrays, on any system."""
-    written = BytesIO()
-    np.savez(written, **arrays)  # type: ignore[arg-type]
-    expected, place = bytearray(written.getvalue()), 0
-    if len(expected) != len(content):
-        return False
-    with zipfile.ZipFile(written) as archive:
-        place = archive.start_dir
-        for member in archive.infolist():
-            if content[place + MADE_ON] in SYSTEMS:
-                expected[place + MADE_ON] = content[place + MADE_ON]
-            place += CENTRAL_HEADER + len(member.filename) + len(member.extra) + len(member.comment)
-    return bytes(expected) == content
 
 
 def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:

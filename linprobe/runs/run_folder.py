@@ -35,7 +35,8 @@ from linprobe import atomic_files, errors
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
+from linprobe.data.array_files import checked_arrays, read_archive
+from linprobe.data.float_archive import float_archive, is_float_archive
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
@@ -304,7 +305,7 @@ class RunFolder:
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise errors.DataError(f"{model} holds NaN or infinity; restore it from a copy")
-        if not is_archive_of(content, arrays) or list(arrays) != ["weights", "bias"]:
+        if list(arrays) != ["weights", "bias"] or not is_float_archive(content, arrays):
             more = errors.printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
             raise errors.DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
@@ -422,6 +423,7 @@ def new_run_folder(
     resume: bool = False,
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
+    flag: str = "--out",
 ) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to it when the block succeeds; with `resume` that of an unfinished run.
 
@@ -432,7 +434,7 @@ def new_run_folder(
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
-    partial = _new_partial(out) if unfinished is None else unfinished
+    partial = _new_partial(out, flag) if unfinished is None else unfinished
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
@@ -475,9 +477,9 @@ class CompleteError(errors.UsageError):
     """The unfinished run had all its files, and has its name now."""
 
 
-def _new_partial(out: Path) -> Path:
+def _new_partial(out: Path, flag: str) -> Path:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    with errors.writing(f"run folder {out}", fault="cannot be made"):
+    with errors.writing(f"run folder {out}", flag, "cannot be made"):
         partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     return partial
 
@@ -627,7 +629,7 @@ def write_run(
     models = {MODEL: (weights, bias)} | ({} if unrefined is None else {UNREFINED: unrefined})
     for name, (matrix, offset) in models.items():
         with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
-            np.savez(stream, weights=matrix, bias=offset)
+            stream.writelines(float_archive({"weights": matrix, "bias": offset}))
     atomic_files.write_csv(folder / HISTORY, history)
     if config is not None:
         atomic_files.write_whole(folder / CONFIG, config)

@@ -18,7 +18,7 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
-from linprobe.atomic_files import read_text
+from linprobe.atomic_files import quoted_text, read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -643,9 +643,9 @@ def config_text(ready: Ready) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value in TOML. Its strings have the escapes of JSON."""
+    """A value in TOML."""
     if isinstance(value, Mapping):  # weights of classes, from Python
         by_name = {str(name): one for name, one in value.items()}
         plain = not any("," in name for name in by_name)
         value = ",".join(f"{name}={one}" for name, one in by_name.items()) if plain else json.dumps(by_name)
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    return quoted_text(str(value)) if isinstance(value, str | Path) else json.dumps(value)

@@ -277,9 +277,9 @@ def json_text(value: object) -> str:
     return text + "\n"
 
 
-def quoted_text(text: str) -> str:
-    """A string of TOML and YAML in double quotes, with an escape in place of what a terminal obeys or hides."""
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in json.dumps(text, ensure_ascii=False))
+def escaped_lines(text: str) -> str:
+    """Lines of TOML or YAML whose strings are in double quotes: as `json_text`, with the longer escapes of these."""
+    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08x}" for one in text)
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:

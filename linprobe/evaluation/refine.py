@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from linprobe.atomic_files import json_text
+from linprobe.data.array_files import float_archive
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_reader import FeatureReader, extraction_of
-from linprobe.data.float_archive import float_archive
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import PrivacyError, Progress, UsageError, writing
 from linprobe.evaluation.pdp_report import signing_key, write_derived

@@ -34,7 +34,7 @@ from linprobe.accounting.row_keys import (
     recorded_runs,
     with_shared,
 )
-from linprobe.atomic_files import quoted_text, write_whole
+from linprobe.atomic_files import escaped_lines, write_whole
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, counted, printable, writing
 from linprobe.options.requests import ReleaseRequest
 from linprobe.runs.check import check_signature, verified
@@ -200,7 +200,7 @@ def _escaped(value: Any) -> Any:
 
 def _scalar(value: str | float) -> str:
     """A JSON string or number, which is YAML too; YAML 1.1 requires a decimal point in a number with an exponent."""
-    text = quoted_text(value) if isinstance(value, str) else json.dumps(value)
+    text = escaped_lines(json.dumps(value, ensure_ascii=False))
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 

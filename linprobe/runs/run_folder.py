@@ -35,8 +35,7 @@ from linprobe import atomic_files, errors
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.data.array_files import checked_arrays, read_archive
-from linprobe.data.float_archive import float_archive, is_float_archive
+from linprobe.data.array_files import checked_arrays, float_archive, is_float_archive, read_archive
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions

@@ -18,7 +18,7 @@ from linprobe.accounting.book import Entry
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
-from linprobe.atomic_files import quoted_text, read_text
+from linprobe.atomic_files import escaped_lines, read_text
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -639,13 +639,13 @@ def config_text(ready: Ready) -> str:
             given[field.name] = value
     given |= {name: value for name, value in (request.options or {}).items() if value is not None}
     lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())
-    return HEADER + "".join(lines)
+    return escaped_lines(HEADER + "".join(lines))
 
 
 def _value(value: Any) -> str:
-    """A value in TOML."""
+    """A value in TOML. Its strings have the escapes of JSON."""
     if isinstance(value, Mapping):  # weights of classes, from Python
         by_name = {str(name): one for name, one in value.items()}
         plain = not any("," in name for name in by_name)
         value = ",".join(f"{name}={one}" for name, one in by_name.items()) if plain else json.dumps(by_name)
-    return quoted_text(str(value)) if isinstance(value, str | Path) else json.dumps(value)
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linprobe.data import float_archive
-from linprobe.data.array_files import Arrays, read_archive
+from linprobe.data import array_files
+from linprobe.data.array_files import Arrays, float_archive, is_float_archive, read_archive
 from linprobe.errors import DataError
 from tests.npz_layouts import of_layout
 
@@ -39,11 +39,11 @@ def _accepted(content: bytes) -> bool:
         arrays = _read(content)
     except DataError:
         return False
-    return list(arrays) == ["weights", "bias"] and float_archive.is_float_archive(content, arrays)
+    return list(arrays) == ["weights", "bias"] and is_float_archive(content, arrays)
 
 
 def test_the_archive_is_that_of_python_3_11_7_whatever_runs() -> None:
-    assert b"".join(float_archive.float_archive(ARRAYS)) == LATER
+    assert b"".join(float_archive(ARRAYS)) == LATER
     assert of_layout(LATER, earlier=True) == EARLIER
 
 
@@ -105,14 +105,14 @@ def test_nothing_is_hidden(layout: str, hidden: str) -> None:
     assert not _accepted(HIDDEN[hidden](LAYOUTS[layout]))
 
 
-@pytest.mark.parametrize("most_plain", [float_archive.MOST_PLAIN, 300, 1000, 10_000])
+@pytest.mark.parametrize("most_plain", [array_files.MOST_PLAIN, 300, 1000, 10_000])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(10, 4), (1, 1), (7, 1), (1, 9), (3, 10, 4), (100, 20)])
 def test_what_numpy_saves_is_read(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], order: str, most_plain: int
 ) -> None:
     """Also beyond the size from which `zipfile` lists members in ZIP64 fields, here a small one."""
-    monkeypatch.setattr(float_archive, "MOST_PLAIN", most_plain)
+    monkeypatch.setattr(array_files, "MOST_PLAIN", most_plain)
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", most_plain)
     weights = np.asarray(np.random.default_rng(0).normal(size=shape), np.float32, order=order)  # type: ignore[call-overload]
     arrays = {"weights": weights, "bias": np.zeros((*shape[:-2], shape[-1]), np.float32)}

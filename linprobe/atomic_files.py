@@ -270,7 +270,16 @@ def plain_cell(value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """`value` as JSON, with an escape in place of every character that a terminal obeys or hides."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.replace("\n", "").isprintable():
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return text + "\n"
+
+
+def escaped_lines(text: str) -> str:
+    """Lines of TOML or YAML whose strings are in double quotes: as `json_text`, with the longer escapes of these."""
+    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08x}" for one in text)
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:

@@ -145,23 +145,28 @@ def printable(text: str) -> str:
 
 
 ADVICE = {
-    errno.ENOSPC: "free some space, or give another {flag}",
+    errno.ENOSPC: "free some space, or {move}",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "close other programs: the machine has too many open files",
     errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v, -d)",
     errno.ENAMETOOLONG: "shorten it: a file system takes names of 255 bytes at most",
-    errno.ENOTDIR: "a part of the path is a file where a folder is needed; give another {flag}",
+    errno.ENOTDIR: "a part of the path is a file where a folder is needed; {move}",
     errno.EACCES: "give {flag} a writable place",
     errno.EPERM: "give {flag} a writable place",
     errno.EROFS: "give {flag} a writable place",
-    errno.ENOENT: "look whether its folder is still there, or give another {flag}",
-    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or give another {flag}",
+    errno.ENOENT: "look whether its folder is still there, or {move}",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "free some space, or {move}",
 }
 
 
+BESIDE_RUN = "RUN"
+"""In place of a flag: the output gets its place from the argument RUN."""
+
+
 def advice(error: OSError, flag: str = "--out") -> str:
-    return ADVICE.get(error.errno or 0, "check the disk, or give another {flag}").format(flag=flag)
+    move = "move RUN to another disk" if flag == BESIDE_RUN else f"give another {flag}"
+    return ADVICE.get(error.errno or 0, "check the disk, or {move}").format(flag=flag, move=move)
 
 
 def unwritten(what: str | Path, error: OSError, flag: str = "--out", fault: str = "cannot be written") -> LinprobeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 import typer
 
 from linprobe.accounting.figures import NOUN, rounded_up
-from linprobe.atomic_files import PRIVATE_MODE
+from linprobe.atomic_files import PRIVATE_MODE, json_text
 from linprobe.errors import LinprobeError, counted, printable
 
 if TYPE_CHECKING:
@@ -97,10 +96,7 @@ def as_asked(*, quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    if not text.replace("\n", "").isprintable():  # a terminal would obey what JSON leaves as it is
-        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
-    typer.echo(text)
+    typer.echo(json_text(value), nl=False)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from linprobe.accounting.figures import NOUNS, rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import LinprobeError, PrivacyError, Progress, Silent, UsageError, unwritten, writing
+from linprobe.errors import BESIDE_RUN, LinprobeError, PrivacyError, Progress, Silent, UsageError, unwritten, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -74,8 +74,8 @@ def publish(
 
     with (
         _saying_what_counts(out, epsilon, progress or Silent()) as counts,
-        run_folder.claimed(out),
-        run_folder.new_run_folder(out, resume=_lacks_name(out), complete=complete) as folder,
+        run_folder.claimed(out, flag=BESIDE_RUN),
+        run_folder.new_run_folder(out, resume=_lacks_name(out), complete=complete, flag=BESIDE_RUN) as folder,
     ):
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
@@ -131,7 +131,7 @@ def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterat
             ) from None
         name = Path(str(error.filename or "")).name
         file = f"{name} of " if name and not name.endswith(".partial") else ""
-        raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, "RUN") from None
+        raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, BESIDE_RUN) from None
 
 
 def _planned(run: RunFolder, epsilon: float) -> tuple[list[GaussianEvent], Releases]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import replace
-from io import BytesIO
 from typing import Any
 
-import numpy as np
-
 from linprobe.atomic_files import json_text
+from linprobe.data.array_files import float_archive
 from linprobe.data.dataset import check_test_rows, open_features, unlabelled_group
 from linprobe.data.feature_reader import FeatureReader, extraction_of
 from linprobe.data.row_checks import check_rows
@@ -66,9 +64,8 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                 accuracy, figures = _measured(run, refined, training, progress)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
-        stream = BytesIO()
-        np.savez(stream, weights=refined.weights, bias=refined.bias)
-        made = {MODEL: stream.getvalue(), UNREFINED: run[MODEL]}
+        model = b"".join(float_archive({"weights": refined.weights, "bias": refined.bias}))
+        made = {MODEL: model, UNREFINED: run[MODEL]}
         if figures is not None:
             made[TEST_FIGURES] = json_text(figures).encode()
         (folder / RUN_ID).write_text(run.manifest.book_id, encoding="utf-8")  # for a folder that is left behind

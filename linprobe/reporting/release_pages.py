@@ -33,7 +33,7 @@ from linprobe.accounting.row_keys import (
     recorded_runs,
     with_shared,
 )
-from linprobe.atomic_files import write_whole
+from linprobe.atomic_files import escaped_lines, write_whole
 from linprobe.errors import LinprobeError, PrivacyError, UsageError, counted, printable, writing
 from linprobe.options.requests import ReleaseRequest
 from linprobe.runs.check import check_signature, verified
@@ -43,6 +43,7 @@ from linprobe.runs.officer_page import officer_page
 from linprobe.runs.run_folder import RunFolder, claimed, private_key, public_key, write_manifest
 
 JOINERS = "\u200c\u200d"  # of Persian names and of emoji
+HIDDEN = ("Cc", "Cf")  # Unicode categories of characters that a terminal or a page obeys
 ADDRESS = re.compile(r":(?=//)|www(?=\.)|@", re.IGNORECASE)  # Markdown makes links of what follows
 WORDS = {"name": "--name", "curators": "--curator", "use": "--use", "region": "--region", "licence": "--license"}
 """What a publisher may say, by the names of `Publisher`, and the flags."""
@@ -182,14 +183,14 @@ def _escaped(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     seen = "".join(
-        letter for letter in " ".join(text.split()) if letter in JOINERS or unicodedata.category(letter) != "Cf"
+        letter for letter in " ".join(text.split()) if letter in JOINERS or unicodedata.category(letter) not in HIDDEN
     )
     return ADDRESS.sub(r"\g<0><!-- -->", re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", seen))
 
 
 def _scalar(value: str | float) -> str:
     """A JSON string or number, which is YAML too; YAML 1.1 requires a decimal point in a number with an exponent."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = escaped_lines(json.dumps(value, ensure_ascii=False))
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 

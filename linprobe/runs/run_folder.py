@@ -34,7 +34,7 @@ from linprobe import atomic_files, errors
 from linprobe.accounting.events import INHERITED
 from linprobe.accounting.ledger import read_ledger, read_selection
 from linprobe.accounting.per_instance import ORDERS, RecordLosses
-from linprobe.data.array_files import checked_arrays, is_archive_of, read_archive
+from linprobe.data.array_files import checked_arrays, is_float_archive, read_archive
 from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
@@ -300,7 +300,7 @@ class RunFolder:
             )
         if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise errors.DataError(f"{model} holds NaN or infinity; restore it from a copy")
-        if not is_archive_of(content, arrays) or list(arrays) != ["weights", "bias"]:
+        if list(arrays) != ["weights", "bias"] or not is_float_archive(content, arrays):
             more = errors.printable(", ".join(sorted(set(arrays) - {"weights", "bias"}))[:80]) or "other bytes"
             raise errors.DataError(f"{model} holds {more} besides weights and bias; restore it from a copy")
         return weights, bias
@@ -407,6 +407,7 @@ def new_run_folder(
     resume: bool = False,
     complete: Callable[[RunFolder], None] | None = None,
     paid: bool = True,
+    flag: str = "--out",
 ) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to it when the block succeeds; with `resume` that of an unfinished run.
 
@@ -419,7 +420,7 @@ def new_run_folder(
     unfinished = unfinished_folder(out) if resume else None
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial") if unfinished is None else unfinished
     if unfinished is None:
-        with errors.writing(f"run folder {out}", fault="cannot be made"):
+        with errors.writing(f"run folder {out}", flag, "cannot be made"):
             partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
     busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:

@@ -20,6 +20,7 @@ from linprobe.accounting.calibrate import check_delta
 from linprobe.accounting.fits import copies_warning
 from linprobe.accounting.ledger import Ledger
 from linprobe.accounting.row_keys import Account
+from linprobe.data.array_files import float_archive
 from linprobe.data.dataset import (
     DIGITS,
     Dataset,
@@ -591,7 +592,7 @@ def write_trained(
     for name, (weights, bias) in models.items():
         # weights of a run without a guarantee may reveal private rows
         with atomic_files.replace_when_complete(folder / name, private=not manifest.private) as stream:
-            np.savez(stream, weights=weights, bias=bias)
+            stream.writelines(float_archive({"weights": weights, "bias": bias}))
     atomic_files.write_csv(folder / HISTORY, trained.history)
     if config is not None:
         atomic_files.write_whole(folder / CONFIG, config)
@@ -681,7 +682,7 @@ def config_text(ready: Ready) -> str:
             given[field.name] = value
     given |= {name: value for name, value in (request.options or {}).items() if value is not None}
     lines = (f"{keys[name]} = {_value(value)}\n" for name, value in given.items())
-    return HEADER + "".join(lines)
+    return atomic_files.escaped_lines(HEADER + "".join(lines))
 
 
 def _value(value: Any) -> str:

@@ -164,3 +164,20 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
     refused(cli(*words, "--quiet"), 1, [f"{full} cannot be written (No space left on device)", "another --out"])
     assert not Path(full).exists()
     assert not Path("cm").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT, errno.EIO])
+@pytest.mark.parametrize("refusing", ["linprobe.runs.run_folder._hold", "pathlib.Path.mkdir"])
+def test_pdp_report_advises_no_option_that_it_lacks(
+    cli: Cli, refused: Refused, run_copy: Path, monkeypatch: pytest.MonkeyPatch, refusing: str, number: int
+) -> None:
+    """Its run lies beside RUN, so another disk is a question of where RUN lies."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(refusing, fails)
+        outcome = cli("pdp-report", run_copy, "--publish-epsilon", "0.5")
+    refused(outcome, 1, ["published-1 cannot be made", os.strerror(number), "move RUN to another disk"])
+    assert "give another" not in outcome.stderr

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ import pytest
 
 from linprobe.reporting.release_pages import Publisher, pages
 from linprobe.runs.run_folder import RunFolder
-from tests.cli.outcomes import PAGE_EDITS, Cli, write_sealed
+from tests.cli.outcomes import NOISY, PAGE_EDITS, Cli, write_sealed
+from tests.conftest import gaussian_rows
 
 yaml = pytest.importorskip("yaml")
 Refused = Callable[..., None]
@@ -180,6 +182,25 @@ def test_no_name_in_the_card_becomes_a_link_or_turns_text_round(trained_run: Pat
     expected = r"see https:<!-- -->//x.org, WWW<!-- -->.x.org or a@<!-- -->x.org \~\~now\~\~ \&copy; neve,"
     assert f"- **Classes:** {expected}" in text
     assert not re.findall("[\u202e\u00ad]", text)
+
+
+def test_no_public_text_has_a_character_that_a_terminal_obeys(cli: Cli, tmp_path: Path) -> None:
+    """Class names, the name of the release and of the feature file."""
+    odd = "\x1b[31m\x7f\x9b2J\u202ex"
+    x, y = gaussian_rows("train", 60)
+    names = [f"{one}{odd}" for one in ("ant", "bee", "cat", "dog")]
+    np.savez(tmp_path / "a.npz", X_train=x, y_train=y, X_test=-x, y_test=y, class_names=names)
+    assert cli("import", "a.npz", "--out", f"{odd}.h5").status == 0
+    assert cli("train", f"{odd}.h5", *NOISY, "--out", "run").status == 0
+    assert json.loads(Path("run/manifest.json").read_text(encoding="utf-8"))["class_names"] == names
+    assert tomllib.loads(Path("run/config.toml").read_text(encoding="utf-8"))["features"] == f"{odd}.h5"
+    assert cli("release", "run", "--out", "pub", "--name", f"name{odd}", "--use", f"use{odd}").status == 0
+    assert yaml.safe_load(Path("pub/claim.yaml").read_text(encoding="utf-8"))["deployment"]["basic"]["name"]
+    assert cli("verify", "pub").status == 0
+    for path in Path("pub").iterdir():
+        if path.suffix not in (".npz", ".html"):
+            text = path.read_text(encoding="utf-8")
+            assert [one for one in text if not one.isprintable() and one != "\n"] == [], path
 
 
 def test_names_that_are_not_utf_8_make_no_half_release(

@@ -1,4 +1,4 @@
-/* The check of a run folder, from docs/run-folder.md and the manifest's JSON Schema. It uses no document and no network. */
+/* The check of a run folder, from docs/verifier.md and the manifest's JSON Schema. It uses no document and no network. */
 
 /** Why a run is not accepted. kind: "edited", "newer" than this page, "unconfirmed" by its bounds, "unproven" by any, "foreign" for a file that is
     no part of it, or "unreadable". */
@@ -217,7 +217,7 @@ function plain(value) {
   return Object.assign(Object.create(null), Object.fromEntries([...value].map(([key, one]) => [key, plain(one)])));
 }
 
-/* Words and rules that docs/run-folder.md states. */
+/* Words and rules that docs/verifier.md states. */
 
 const RUN_FILES = ["model.npz", "ledger.jsonl", "history.csv"];
 const PAGES = ["README.md", "claim.yaml"];
@@ -921,24 +921,33 @@ async function inflated(raw, size) {
   }
 }
 
-/** An array of an .npz file: type, shape, and a view of its data. */
+/** An array of an .npz file: its header, type, shape, whether it is stored by column, and a view of its data. */
 function readArray(name, bytes, where) {
   const magic = String.fromCharCode(...bytes.subarray(0, 8)) === "\x93NUMPY\x01\x00";
   const length = magic ? bytes[8] + 256 * bytes[9] : 0, header = String.fromCharCode(...bytes.subarray(10, 10 + length));
-  const found = /^\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': (?:False|True), 'shape': \(((?:\d+, )*\d+|\d+,|)\), \} *\n$/.exec(header);
+  const found = /^\{'descr': '([<|][a-zA-Z]\d+)', 'fortran_order': (False|True), 'shape': \(((?:\d+, )*\d+|\d+,|)\), \} *\n$/.exec(header);
   must(found && (10 + length) % 64 === 0 && length < 10000, `${where}: ${shown(name)} is no plain array.`);
-  const type = found[1], shape = found[2].split(",").filter((text) => text.trim()).map(Number);
+  const type = found[1], byColumn = found[2] === "True", shape = found[3].split(",").filter((text) => text.trim()).map(Number);
   const width = Number(type.slice(2)) * (type[1] === "U" ? 4 : 1), size = shape.reduce((a, b) => a * b, 1);
   must(bytes.length === 10 + length + size * width, `${where}: ${shown(name)} has another size than it says.`);
-  return { type, shape, data: bytes.slice(10 + length) };
+  return { header, type, shape, byColumn, data: bytes.slice(10 + length) };
+}
+/** The header that NumPy writes: 21 places for the length of the first axis, and at least one space to the multiple of 64. */
+function headerOf({ type, shape, byColumn }) {
+  const long = shape.filter((length) => length > 1).length;
+  const order = byColumn && long > 1 ? "True" : "False", first = shape[order === "True" ? shape.length - 1 : 0];
+  const stated = `{'descr': '${type}', 'fortran_order': ${order}, 'shape': (${shape.join(", ")}${shape.length === 1 ? "," : ""}), }`;
+  const used = 10 + stated.length + 21 - String(first).length + 1;
+  return stated.padEnd(used + 64 - used % 64 - 11) + "\n";
 }
 
 /** model.npz: weights and bias of the stated shape, finite, and not one byte besides. */
 async function checkModel(bytes, m, where = "model.npz") {
   const members = await unzipped(bytes, where), names = [...members.keys()];
   must(sameJson(names, ["weights.npy", "bias.npy"]), `${where} holds ${shown(names.join(", "))}, and only weights and bias are allowed.`);
-  must(sameBytes(bytes, saved(members)), `${where} holds bytes besides weights and bias.`);
   const [weights, bias] = names.map((name) => readArray(name, members.get(name), where));
+  const alone = [45, 20].some((version) => [3, 0].some((system) => sameBytes(bytes, saved(members, version, system))));
+  must(alone && [weights, bias].every((one) => one.header === headerOf(one)), `${where} holds bytes besides weights and bias.`);
   const voters = weights.shape.length === 3 ? weights.shape.slice(0, 1) : [];
   const right = [weights, bias].every((one) => one.type === "<f4") && weights.data.length &&
     sameJson(weights.shape, [...voters, m.n_features, m.n_classes]) && sameJson(bias.shape, [...voters, m.n_classes]);
@@ -948,16 +957,18 @@ async function checkModel(bytes, m, where = "model.npz") {
   return numbers[0].length + numbers[1].length;
 }
 
-/** The zip file that numpy.savez writes: stored, 1980-01-01, sizes in ZIP64 fields, nothing between the members. */
-function saved(members) {
+/** The zip file that numpy.savez writes: stored, 1980-01-01, nothing between the members. Sizes are in ZIP64 fields
+    (version 45, Python 3.11.4 and later), or in both places (version 20, earlier). system: 0 for Windows, 3 for others. */
+function saved(members, version, system) {
   const locals = [], central = [];
   let place = 0;
   for (const [path, content] of members) {
     const name = utf8.encode(path), crc = crc32(content), size = content.length;
     const common = [0, 0, 0, 0x0021]; // flags, method, time, date
-    const local = record([4, 0x04034b50], [2, 45], ...common.map((value) => [2, value]), [4, crc], [4, 0xffffffff], [4, 0xffffffff],
+    const stated = version === 45 ? 0xffffffff : size;
+    const local = record([4, 0x04034b50], [2, version], ...common.map((value) => [2, value]), [4, crc], [4, stated], [4, stated],
       [2, name.length], [2, 20], name, [2, 1], [2, 16], [8, size], [8, size]);
-    central.push(record([4, 0x02014b50], [1, 45], [1, 3], [2, 45], ...common.map((value) => [2, value]), [4, crc], [4, size], [4, size],
+    central.push(record([4, 0x02014b50], [1, version], [1, system], [2, version], ...common.map((value) => [2, value]), [4, crc], [4, size], [4, size],
       [2, name.length], [2, 0], [2, 0], [2, 0], [2, 0], [4, 0x01800000], [4, place], name));
     locals.push(local, content);
     place += local.length + size;
@@ -977,15 +988,8 @@ function record(...fields) {
   }
   return bytes;
 }
-/** Equal but for the byte that names the system which made a member: 0 for Windows, 3 for others. */
 function sameBytes(found, expected) {
-  if (found.length !== expected.length) return false;
-  const view = new DataView(expected.buffer);
-  const start = view.getUint32(expected.length - 6, true);
-  for (let place = start; place < expected.length - 22; place += 46 + view.getUint16(place + 28, true)) {
-    if (found[place + 5] === 0) expected[place + 5] = 0;
-  }
-  return found.every((byte, n) => byte === expected[n]);
+  return found.length === expected.length && found.every((byte, n) => byte === expected[n]);
 }
 
 /** per_record.npz must be the file that the manifest commits to. It is private. */

@@ -121,6 +121,11 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         ),
         (lambda: linprobe.evaluate("a--run"), "^a--run does not exist"),
         (lambda: linprobe.budget(raise_cap=True), "^raise_cap was given without cap; .* for example cap=8$"),
+        (lambda: linprobe.train(method="noisy-gd", epsilon=1, clip_norm=0), "^clip_norm is 0.0; allowed"),
+        (lambda: linprobe.train(epsilon=np.nan, method="noisy-gd"), "^epsilon is nan; allowed"),
+        (lambda: linprobe.verify("run", max_epsilon=np.nan), "^max_epsilon is nan; allowed"),
+        (lambda: linprobe.train(epsilon=1, out="a\0b"), r"^out is 'a\\x00b'; allowed: a path without"),
+        (lambda: linprobe.train(epsilon=1, insecure_seed="yes", noise_seed=1), "^insecure_seed is 'yes', .*: True"),
         (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
         (lambda: linprobe.train(epsilon=1, resume=True), "^resume was given without out;"),
     ],
@@ -159,13 +164,57 @@ def test_what_runs_cost_together_and_a_seed_are_warned_of() -> None:
     with pytest.warns(PrivacyWarning, match="2 runs on these rows together cost epsilon 1.46"):
         linprobe.train(**asked, out="two")
     with pytest.warns(PrivacyWarning, match="NOT PRIVATE"):
-        linprobe.train(**asked, out="seeded", noise_seed=1, insecure_seed=True)
+        linprobe.train(**asked, out="seeded", noise_seed=1, insecure_seed=np.bool_(True))
     with warnings.catch_warnings():  # notes are shown instead
         warnings.simplefilter("error")
         linprobe.train(**asked, out="three", progress=Silent())
     with pytest.warns(PrivacyWarning, match="4 runs on these rows cost epsilon 2") as caught:
         linprobe.compare(methods=["noisy-gd"], epsilons=[1], seeds=1, baselines=False, out="compared")
     assert {one.filename for one in caught} == {__file__}  # not a line of linprobe
+
+
+def test_a_warning_that_is_an_error_spends_nothing() -> None:
+    asked = {"method": "noisy-gd", "epsilon": 1, "steps": 2, "public_shots": 0, "book": "book.jsonl"}
+    grid = {"score_noise": [0.3, 1]}
+    linprobe.train(**asked, out="one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        for spend in (lambda: linprobe.train(**asked, out="two"), lambda: linprobe.tune(**asked, grid=grid, out="two")):
+            with pytest.raises(PrivacyWarning, match="2 runs on these rows together cost"):
+                spend()
+    assert linprobe.budget(book="book.jsonl")["runs"] == 1
+    assert not Path("two").exists()
+
+
+def test_a_warning_that_is_an_error_costs_no_evaluation() -> None:
+    x, y = load_digits(return_X_y=True)
+    np.savez("rows.npz", X_train=x[:900], y_train=y[:900], X_test=x[900:], y_test=y[900:])
+    classes = ",".join(map(str, range(10)))
+    assert run_command(["import", "rows.npz", "--private-test", "--classes", classes, "--out", "rows.h5"]) == 0
+    linprobe.train("rows.h5", method="noisy-gd", epsilon=1, steps=2, out="one")
+    linprobe.evaluate("one", epsilon=1, book="tests.jsonl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="2 runs on these rows together cost"):
+            linprobe.evaluate("one", epsilon=1, book="tests.jsonl")
+    assert linprobe.budget(book="tests.jsonl")["runs"] == 1
+
+
+def test_a_warning_that_is_an_error_comes_after_the_tables_of_a_comparison() -> None:
+    asked = {"methods": ["noisy-gd:steps=2"], "epsilons": [1], "seeds": 1, "baselines": False, "jobs": 1, "out": "cmp"}
+    linprobe.train(method="noisy-gd", epsilon=1, steps=2, out="one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="2 runs on these rows cost"):
+            linprobe.compare(**asked)
+    assert Path("cmp/summary.csv").is_file()
+
+
+def test_a_comparison_makes_a_run_once_however_often_its_numbers_are_given() -> None:
+    asked = {"methods": ["noisy-gd:steps=2"], "seeds": 1, "baselines": False, "jobs": 1, "book": "book.jsonl"}
+    compared = linprobe.compare(**asked, epsilons=[1, np.float64(1)], public_shots=[2, 2], out="cmp")
+    assert (compared["composed"]["private_runs"], len(compared["runs"])) == (1, 1)
+    assert linprobe.budget(book="book.jsonl")["runs"] == 1
 
 
 def test_what_a_run_that_failed_has_spent_is_warned_of() -> None:

@@ -380,11 +380,9 @@ def _charge(
         def check_all(contents: Contents, charged: Entry) -> None:
             for one in (charged, *map(contents.as_counted, others)):
                 check(contents, one)
+            _note(progress, account.path, contents, entry, shared)  # a warning may be an error: nothing is spent then
 
-        before = book.charge(account.path, entry, None if again else check_all)
-    if not again:
-        _note(progress, account.path, before, entry, shared)
-    return check, before
+        return check, book.charge(account.path, entry, None if again else check_all)
 
 
 @contextmanager

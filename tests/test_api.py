@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import tomllib
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
+from linprobe.accounting.book import read_book
 from linprobe.cli import run as run_command
 from linprobe.errors import ArgumentError, DivergedError, LinprobeError, PrivacyWarning, Silent
 from linprobe.runs.run_folder import RunFolder
@@ -215,6 +217,35 @@ def test_a_comparison_makes_a_run_once_however_often_its_numbers_are_given() -> 
     compared = linprobe.compare(**asked, epsilons=[1, np.float64(1)], public_shots=[2, 2], out="cmp")
     assert (compared["composed"]["private_runs"], len(compared["runs"])) == (1, 1)
     assert linprobe.budget(book="book.jsonl")["runs"] == 1
+
+
+class ChangesFolder(Silent):
+    """Changes to another folder as soon as training begins, and may stop it there."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self.stops = stops
+
+    def start(self, total: int, what: str = "training") -> None:
+        if what == "training" and total:
+            Path("elsewhere").mkdir()
+            os.chdir("elsewhere")
+            if self.stops:
+                raise KeyboardInterrupt
+
+
+def test_a_change_of_folder_loses_no_run(tmp_path: Path) -> None:
+    asked = {"method": "adamix", "epsilon": 1, "steps": 2, "book": "book.jsonl", "out": "one"}
+    assert linprobe.train(**asked, progress=ChangesFolder())["run"] == "one"
+    assert linprobe.tune(**asked, shrink=[0.5, 1], progress=ChangesFolder())["run"] == "one"
+    with pytest.raises(KeyboardInterrupt):
+        linprobe.train(**asked, progress=ChangesFolder(stops=True))
+    here = tmp_path
+    for left in (["book.jsonl", "elsewhere", "one"],) * 2 + (["book.jsonl", "elsewhere"], []):
+        assert sorted(path.name for path in here.iterdir() if path.name != "state") == left
+        if left:
+            entries = read_book(here / "book.jsonl").entries.values()
+            assert [(one.finished, one.ended_early) for one in entries] == [("one" in left, "one" not in left)]
+        here /= "elsewhere"
 
 
 def test_what_a_run_that_failed_has_spent_is_warned_of() -> None:

@@ -234,7 +234,7 @@ def _recorded(out: Path) -> set[str]:
 
 def _ids(stated: Any) -> set[str]:
     if not isinstance(stated, list) or not all(isinstance(each, str) for each in stated):
-        raise ValueError(f"recorded is {str(stated)[:40]}, and no list of runs")
+        raise ValueError(f"recorded is {str(stated)[:40]}; allowed: a list of run ids")
     return set(stated)
 
 

@@ -308,8 +308,8 @@ class RunCharge(Observer):
         self._resumed = (folder / run_folder.CHECKPOINT).is_file()
         self._account, self._ledger, self._cap, self._progress = account, ledger, cap, progress
         self._name = str(out.absolute())
-        # the process may change to another folder before the end
-        self._book = None if account is None else account.path.absolute()
+        # the process may change to another folder before the end; notes name the book as it was given
+        self._placed = None if account is None else replace(account, path=account.path.absolute())
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: tuple[Check, Contents, Entry] | None = None
 
@@ -318,10 +318,10 @@ class RunCharge(Observer):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """State how the run ended. If an early end cannot be written, the whole plan counts."""
-        if self._charged is None or self._account is None or self._book is None:
+        if self._charged is None or self._account is None or self._placed is None:
             return
         if kind is None:
-            book.finish(self._book, self.run)
+            book.finish(self._placed.path, self.run)
             return
         check, others, entry = self._charged
         if entry.private:
@@ -332,10 +332,10 @@ class RunCharge(Observer):
                     check(others, replace(others.as_counted(entry), ended_early=True))
                     keeps_plan = self._resumed
                 if not keeps_plan:
-                    book.settle(self._book, self.run, made)
+                    book.settle(self._placed.path, self.run, made)
                 if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
                     why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
-                    ended = book.read_book(self._book).entries[self.run]
+                    ended = book.read_book(self._placed.path).entries[self.run]
                     _note_end(self._progress, self._account.path, ended, why)
 
     def start(self, n_steps: int, what: str = "training") -> None:
@@ -346,12 +346,14 @@ class RunCharge(Observer):
 
     def budget(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes."""
-        if not self.run or self._account is None or not plan.charged:
+        again = self._charged is not None
+        account = self._placed if again else self._account
+        if not self.run or account is None or not plan.charged:
             return  # another rank writes, or no private row is used
-        cap, features = self._cap, self._account.features
+        cap, features = self._cap, account.features
         planned = [one.entry(self.run, self._name) for one in plan.possible]
         entry, *others = (replace(one, cap=cap, features=features) for one in planned)
-        check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
+        check, before = _charge(account, entry, self._progress, others, again=again)
         self._charged = check, before, entry
 
 

@@ -388,7 +388,7 @@ def naming_arguments() -> Iterator[None]:
     except LinprobeError as error:
         text = str(error)
         if isinstance(error, UsageError):  # it may begin with a flag, without its dashes
-            text = re.sub(r"^(option )?([a-z-]+)(?= (is|does) )", _named_in_python, text)
+            text = re.sub(r"^(option )?([a-z][a-z-]*)(?= (is|does) )", _named_in_python, text)
         error.args = (as_arguments(text),)
         raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import tomllib
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import linprobe
+from linprobe.accounting.book import read_book
 from linprobe.cli import run as run_command
 from linprobe.errors import ArgumentError, DivergedError, LinprobeError, PrivacyWarning, Silent
 from linprobe.runs.run_folder import RunFolder
@@ -121,6 +123,11 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         ),
         (lambda: linprobe.evaluate("a--run"), "^a--run does not exist"),
         (lambda: linprobe.budget(raise_cap=True), "^raise_cap was given without cap; .* for example cap=8$"),
+        (lambda: linprobe.train(method="noisy-gd", epsilon=1, clip_norm=0), "^clip_norm is 0.0; allowed"),
+        (lambda: linprobe.train(epsilon=np.nan, method="noisy-gd"), "^epsilon is nan; allowed"),
+        (lambda: linprobe.verify("run", max_epsilon=np.nan), "^max_epsilon is nan; allowed"),
+        (lambda: linprobe.train(epsilon=1, out="a\0b"), r"^out is 'a\\x00b'; allowed: a path without"),
+        (lambda: linprobe.train(epsilon=1, insecure_seed="yes", noise_seed=1), "^insecure_seed is 'yes', .*: True"),
         (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
         (lambda: linprobe.train(epsilon=1, resume=True), "^resume was given without out;"),
     ],
@@ -159,13 +166,86 @@ def test_what_runs_cost_together_and_a_seed_are_warned_of() -> None:
     with pytest.warns(PrivacyWarning, match="2 runs on these rows together cost epsilon 1.46"):
         linprobe.train(**asked, out="two")
     with pytest.warns(PrivacyWarning, match="NOT PRIVATE"):
-        linprobe.train(**asked, out="seeded", noise_seed=1, insecure_seed=True)
+        linprobe.train(**asked, out="seeded", noise_seed=1, insecure_seed=np.bool_(True))
     with warnings.catch_warnings():  # notes are shown instead
         warnings.simplefilter("error")
         linprobe.train(**asked, out="three", progress=Silent())
     with pytest.warns(PrivacyWarning, match="4 runs on these rows cost epsilon 2") as caught:
         linprobe.compare(methods=["noisy-gd"], epsilons=[1], seeds=1, baselines=False, out="compared")
     assert {one.filename for one in caught} == {__file__}  # not a line of linprobe
+
+
+def test_a_warning_that_is_an_error_spends_nothing() -> None:
+    asked = {"method": "noisy-gd", "epsilon": 1, "steps": 2, "public_shots": 0, "book": "book.jsonl"}
+    grid = {"score_noise": [0.3, 1]}
+    linprobe.train(**asked, out="one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        for spend in (lambda: linprobe.train(**asked, out="two"), lambda: linprobe.tune(**asked, grid=grid, out="two")):
+            with pytest.raises(PrivacyWarning, match="2 runs on these rows together cost"):
+                spend()
+    assert linprobe.budget(book="book.jsonl")["runs"] == 1
+    assert not Path("two").exists()
+
+
+def test_a_warning_that_is_an_error_costs_no_evaluation() -> None:
+    x, y = load_digits(return_X_y=True)
+    np.savez("rows.npz", X_train=x[:900], y_train=y[:900], X_test=x[900:], y_test=y[900:])
+    classes = ",".join(map(str, range(10)))
+    assert run_command(["import", "rows.npz", "--private-test", "--classes", classes, "--out", "rows.h5"]) == 0
+    linprobe.train("rows.h5", method="noisy-gd", epsilon=1, steps=2, out="one")
+    linprobe.evaluate("one", epsilon=1, book="tests.jsonl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="2 runs on these rows together cost"):
+            linprobe.evaluate("one", epsilon=1, book="tests.jsonl")
+    assert linprobe.budget(book="tests.jsonl")["runs"] == 1
+
+
+def test_a_warning_that_is_an_error_comes_after_the_tables_of_a_comparison() -> None:
+    asked = {"methods": ["noisy-gd:steps=2"], "epsilons": [1], "seeds": 1, "baselines": False, "jobs": 1, "out": "cmp"}
+    linprobe.train(method="noisy-gd", epsilon=1, steps=2, out="one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="2 runs on these rows cost"):
+            linprobe.compare(**asked)
+    assert Path("cmp/summary.csv").is_file()
+
+
+def test_a_comparison_makes_a_run_once_however_often_its_numbers_are_given() -> None:
+    asked = {"methods": ["noisy-gd:steps=2"], "seeds": 1, "baselines": False, "jobs": 1, "book": "book.jsonl"}
+    compared = linprobe.compare(**asked, epsilons=[1, np.float64(1)], public_shots=[2, 2], out="cmp")
+    assert (compared["composed"]["private_runs"], len(compared["runs"])) == (1, 1)
+    assert linprobe.budget(book="book.jsonl")["runs"] == 1
+
+
+class ChangesFolder(Silent):
+    """Changes to another folder as soon as training begins, and may stop it there."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self.stops = stops
+
+    def start(self, total: int, what: str = "training") -> None:
+        if what == "training" and total:
+            Path("elsewhere").mkdir()
+            os.chdir("elsewhere")
+            if self.stops:
+                raise KeyboardInterrupt
+
+
+def test_a_change_of_folder_loses_no_run(tmp_path: Path) -> None:
+    asked = {"method": "adamix", "epsilon": 1, "steps": 2, "book": "book.jsonl", "out": "one"}
+    assert linprobe.train(**asked, progress=ChangesFolder())["run"] == "one"
+    assert linprobe.tune(**asked, shrink=[0.5, 1], progress=ChangesFolder())["run"] == "one"
+    with pytest.raises(KeyboardInterrupt):
+        linprobe.train(**asked, progress=ChangesFolder(stops=True))
+    here = tmp_path
+    for left in (["book.jsonl", "elsewhere", "one"],) * 2 + (["book.jsonl", "elsewhere"], []):
+        assert sorted(path.name for path in here.iterdir() if path.name != "state") == left
+        if left:
+            entries = read_book(here / "book.jsonl").entries.values()
+            assert [(one.finished, one.ended_early) for one in entries] == [("one" in left, "one" not in left)]
+        here /= "elsewhere"
 
 
 def test_what_a_run_that_failed_has_spent_is_warned_of() -> None:

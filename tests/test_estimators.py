@@ -1,6 +1,7 @@
 """The scikit-learn interface: conventions, declared classes, guarantees."""
 
 import inspect
+import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -677,6 +678,24 @@ def test_a_run_folder_starts_an_estimator_and_is_charged(trained_run, private_fi
         NoisyGD(epsilon=5.0, classes=range(4), init=str(trained_run)).fit(x, y, *public)
 
 
+@pytest.mark.parametrize("name", ["X_public", "X_unlabelled"])
+def test_rows_that_are_private_in_the_first_run_are_not_public(name, private_file, tmp_path, cli) -> None:
+    file = Path(shutil.copy(private_file, tmp_path / "first.h5"))
+    words = ("--method", "noisy-gd", "--eps", 1, "--centre", "none", "--intercept", 1, "--steps", 5)
+    first = cli("train", file, *words).stdout.strip()
+    with FeatureFile(file) as features:
+        x, y = np.concatenate([block for block, _ in features.blocks("train")]), features.labels("train")
+    probe = NoisyGD(epsilon=5.0, classes=range(4), init=first, centre="none", intercept=1)
+    others = np.random.default_rng(0).permutation(x.T).T + 0.5
+    public = {name: np.concatenate([others[:100], 3 * x[7:8]])}
+    public |= {"y_public": y[:101]} if name == "X_public" else {}
+    with pytest.raises(PrivacyError, match=f"^{name} holds training rows of .*first.h5, .*{first} come from; "):
+        probe.fit(others[100:], y[100:], **public)
+    file.unlink()
+    with pytest.warns(PrivacyWarning, match=f"first.h5 is not here, so rows of {name} are not compared"):
+        probe.fit(others[100:], y[100:], **public)
+
+
 def test_a_run_folder_starts_an_estimator_whose_classes_are_in_another_order(private_file, cli) -> None:
     words = ("--method", "noisy-gd", "--eps", 8, "--condition", "none")
     first = linprobe.load_run(cli("train", private_file, *words).stdout.strip())
@@ -736,6 +755,12 @@ def test_labels_that_floats_round_are_refused(rows, kind, most) -> None:
         make("noisy-gd", classes=[most + one for one in range(3)]).fit(x, (y + most).astype(kind))
 
 
+def test_classes_that_floats_round_are_refused(rows) -> None:
+    x, y, *_ = rows
+    with pytest.raises(DataError, match=r"^classes has 9007199254740992 at place 0, .*; allowed: below"):
+        make("noisy-gd", classes=[2.0**53, 2.0**53 + 2, 5.0]).fit(x, y.astype(np.int64) + 2**53)
+
+
 def test_a_large_delta_is_warned_of(rows) -> None:
     x, y, *_ = rows
     with pytest.warns(PrivacyWarning, match=r"delta 0.002 is 0.48/N for 240 private rows.*try delta=4e-04$"):
@@ -754,6 +779,18 @@ def together(n_fits: int, probe) -> str:
     """The epsilon of several fits like `probe`, as a warning states it."""
     releases = [Releases(**release) for release in probe.privacy_["releases"]]
     return rounded_up(GAUSSIAN.epsilon(n_fits * releases, 1e-5))
+
+
+def test_a_warning_that_is_an_error_leaves_the_fit(rows) -> None:
+    x, y, *_ = rows
+    make("noisy-gd", delta=4e-4, n_steps=1).fit(x + 3, y)
+    again = make("noisy-gd", delta=4e-4, n_steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        with pytest.raises(PrivacyWarning, match="2 fits of this process"):
+            again.fit(x + 3, y)
+    assert again.predict(x + 3).shape == y.shape
+    assert again.privacy_["epsilon"] > 0
 
 
 def test_a_second_fit_of_the_same_rows_is_warned_of(rows, monkeypatch: pytest.MonkeyPatch) -> None:

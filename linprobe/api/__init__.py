@@ -17,7 +17,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from linprobe.errors import ArgumentError, ParameterError, PrivacyNote, PrivacyWarning, Progress, Silent, UsageError
 from linprobe.methods import METHODS
-from linprobe.options import DEFAULT_DELTA, Choice, RunOptions, requests
+from linprobe.options import DEFAULT_DELTA, Choice, Confirmation, RunOptions, requests
 from linprobe.options.declaration import (
     Option,
     Request,
@@ -412,7 +412,8 @@ def _of_grid(grid: Mapping[str, Sequence[Any]]) -> tuple[tuple[str, tuple[Any, .
 def _of_train() -> dict[str, Option]:
     """The options of `train` and of all methods, by their names in `TrainRequest`."""
     of_methods = (option for method in METHODS.values() for option in method.arguments.values())
-    return {one.parameter: one for one in (*declared(RunOptions).values(), *declared(Choice).values(), *of_methods)}
+    of_all = (one for group in (RunOptions, Choice, Confirmation) for one in declared(group).values())
+    return {one.parameter: one for one in (*of_all, *of_methods)}
 
 
 def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,14 +30,15 @@ from linprobe.data.feature_file import NO_LABEL
 from linprobe.data.labels import one_spelling
 from linprobe.data.row_checks import HASHES, share_a_row
 from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_weights, sample_weights
-from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, UsageError, counted
+from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, Silent, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
 from linprobe.options.declaration import as_arguments, estimator_name, hint, naming_arguments
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
+from linprobe.runs.matching import refuse_private_array
 from linprobe.runs.refined_weights import unrefinable
 from linprobe.training import arrays
-from linprobe.training.execute import Observer, execute
+from linprobe.training.execute import Observer, Trained, execute
 from linprobe.training.plan import OF_LABELS, Plan, Settings, plan_run, warnings_of
 
 PRIVATE = ("owners_", "private_record_losses_")  # what fits set
@@ -50,6 +51,16 @@ class _Spent(Observer):
 
     def budget(self, plan: Plan) -> None:
         self.last = plan
+
+
+class _Notes(Silent):
+    """Progress that keeps notes, as a fit shows nothing."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -201,13 +212,15 @@ class LinearProbe(LinearClassifier):
             DataError: labels outside the declared classes, NaN, wrong shapes, weights below 0; another index than that
                 of the rows, or columns of labels that are not the classes in their order.
             PrivacyError: delta of at least 1/n_private, noise too small for one step, or rows of X, or multiples of
-                them, in X_public or X_unlabelled. FullyPrivate protects X_public and does not compare it with X.
+                them, in X_public or X_unlabelled, or rows that are private in the run that `init` names.
+                FullyPrivate protects X_public and does not compare it.
 
         Warns:
             PrivacyWarning: delta above a tenth of 1/n_private; rows that were in an earlier fit of this process, with
                 what all of these fits cost together, or that no epsilon covers private fits and those without
                 privacy; copies of rows; rows that are public in one fit and private in another; columns that a scaler
-                fitted on these rows gives, or weights that are one over their number by class.
+                fitted on these rows gives, or weights that are one over their number by class; public rows that cannot
+                be compared with the private rows of the run that `init` names, as its feature file is not there.
         """
         self._forget()
         if groups is not None and owners is not None:
@@ -238,6 +251,7 @@ class LinearProbe(LinearClassifier):
             dataset = replace(dataset, unlabelled=further)
         hashes = self._hashes(dataset) if "private" in self.method.needs else None
         plan = self._plan(dataset)  # a fit that is refused here makes no row public
+        self._refuse_rows_of_first_run(plan, dataset)
         self._warn_of_rows(dataset, hashes)
         return self._fit(dataset, plan, hashes)
 
@@ -348,6 +362,17 @@ class LinearProbe(LinearClassifier):
         names, joined = [str(name) for name in self.classes_], self.method.joins_public
         return Dataset(private, len(names), several_labels=self.multilabel_, joined=joined, class_names=names, **others)
 
+    @staticmethod
+    def _refuse_rows_of_first_run(plan: Plan, dataset: Dataset) -> None:
+        """Refuse public rows that are private in the run that gives the initial weights, as `linprobe train` does."""
+        first, notes = plan.settings.first_run, _Notes()
+        given = {"X_public": None if dataset.joined else dataset.public, "X_unlabelled": dataset.unlabelled}
+        for name, source in given.items():
+            if first is not None and source is not None:
+                refuse_private_array(first.run, name, [x for x, _ in source.blocks()], notes)
+        for text in notes.texts:
+            warnings.warn(text, PrivacyWarning, stacklevel=3)
+
     def _fit(self, dataset: Dataset, plan: Plan, hashes: NDArray[np.uint64] | None) -> Self:
         """Train; `hashes` of the protected rows are remembered, to warn of a second fit."""
         for warning in warnings_of(plan, dataset) if plan.private else ():
@@ -356,13 +381,17 @@ class LinearProbe(LinearClassifier):
         try:
             with naming_arguments():
                 trained = execute(plan, dataset, observer=spent)
+            self._keep(trained, dataset.private.n_features)  # before a warning, which may be an error
         finally:  # a fit that failed has released something too
             if hashes is not None and spent.last is not None:
                 budget = spent.last.budget if spent.last.private else None
                 releases, delta = (WITHOUT_NOISE, 1.0) if budget is None else (budget.releases, budget.delta)
                 if (text := refit_warning(hashes, releases, delta, dataset.unit)) is not None:
                     warnings.warn(text, PrivacyWarning, stacklevel=3)
-        self.n_features_in_ = dataset.private.n_features
+        return self
+
+    def _keep(self, trained: Trained, n_features: int) -> None:
+        self.n_features_in_ = n_features
         self.coef_, self.intercept_ = np.ascontiguousarray(np.swapaxes(trained.weights, -1, -2)), trained.bias
         self.history_, self.n_iter_ = trained.history, max(1, trained.n_steps)
         self.centre_, self.privacy_ = trained.centre, trained.privacy.stated()
@@ -370,7 +399,6 @@ class LinearProbe(LinearClassifier):
             self.class_counts_ = trained.class_counts.by_class
         if trained.losses is not None:
             self.private_record_losses_ = replace(trained.losses, releases=trained.privacy.releases or ())
-        return self
 
     def _warn_of_weights(self, weights: RowWeights | None, labels: NDArray[np.int64], of_rows: bool) -> None:
         of_public = not of_rows and isinstance(self.class_weight, str) and self.class_weight == OF_PUBLIC

@@ -225,7 +225,7 @@ def _listed(option: declaration.Option, value: Any) -> tuple[Any, ...] | None:
     whole = "whole " if option.kind is int else ""
     example = declaration.as_word(option.default[:3]) or "0,1"
     try:
-        return tuple(dict.fromkeys(map(option.kind, words)))
+        return tuple(option.plain(map(option.kind, words)))
     except ValueError:
         raise ParameterError(
             f"{option.flag} is {value!r}; allowed: {whole}numbers with commas between, as {example}"

@@ -37,6 +37,7 @@ from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader
 from linprobe.data.row_checks import check_rows
 from linprobe.errors import (
+    DataError,
     LinprobeError,
     PrivacyError,
     PrivacyNote,
@@ -116,6 +117,7 @@ class ComparisonFolder:
         """
         books = [*files_of_books(books_folder()), *([] if self._book is None else [self._book])]
         recorded = Contents({run: one for path in books for run, one in read_book(path).entries.items()})
+        self.recorded |= set(_unnamed(self.runs))  # before the finished ones: a run may get its name meanwhile
         here, features = self.runs.resolve(), (None, self.of["features"])
         found = {
             run: one
@@ -224,10 +226,38 @@ def _recorded(out: Path) -> set[str]:
     """Ids of the runs that were ever in a comparison, as it states them, and an earlier version in `spent.jsonl`."""
     stated, spent = out / STATED, out / "spent.jsonl"
     with reading(str(out), "restore it, or give --out a new folder"):
-        found = set(json.loads(read_text(stated)).get("recorded", ())) if stated.is_file() else set()
+        found = _ids(json.loads(read_text(stated)).get("recorded", [])) if stated.is_file() else set()
         lines = [json.loads(line) for line in (read_text(spent).splitlines() if spent.is_file() else ())]
         keys = {line["run_key"] for line in lines if line["releases"] or line.get("selection")}
         return found | {key for key in keys if run_folder.is_run_id(key)}
+
+
+def _ids(stated: Any) -> set[str]:
+    if not isinstance(stated, list) or not all(isinstance(each, str) for each in stated):
+        raise ValueError(f"recorded is {str(stated)[:40]}; allowed: a list of run ids")
+    return set(stated)
+
+
+def _unnamed(runs: Path) -> Iterator[str]:
+    """Ids of the runs in `runs` that made a release and have no name yet: they were killed, or are under way.
+
+    DataError: an id is damaged.
+    """
+    for partial in runs.glob(".*.partial"):
+        with suppress(OSError):  # it has got its name or was removed meanwhile, or released nothing
+            if not (partial / LEDGER).stat().st_size:
+                continue
+            if not (partial / run_folder.RUN_ID).exists():  # the last step before it gets its name
+                with suppress(DataError):
+                    yield RunFolder(partial).manifest.book_id
+                continue
+            text = read_text(partial / run_folder.RUN_ID)
+            if not run_folder.is_run_id(text):
+                raise DataError(
+                    f"{partial} has releases and no run id, so their cost is unknown; restore it, or give --out a new "
+                    "folder"
+                )
+            yield text
 
 
 def _commit(path: Path, features: FeatureReader, protected: Mapping[str, str]) -> None:
@@ -303,16 +333,17 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             arguments = [(run, replace(_ready(found, run), dated=not secret)) for run in missing]
             selections = {one.folder for one in missing if _selects(one)}
             _count(unordered(_train, arguments, request.jobs), selections, progress)
-            if account is not None and earlier:
-                for _, text in words.together_line(preview(account, ())):
-                    progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
-            return _written(request, folder, planned, opened)
+            written = _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
             with suppress(LinprobeError, OSError):  # what stopped it is told
                 folder.begin()
             _tell_kept(folder, missing, before, progress)
             raise
+        if account is not None and earlier:  # after the tables, which a warning that is an error must not cost
+            for _, text in words.together_line(preview(account, ())):
+                progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
+        return written
 
 
 def _tell_kept(folder: ComparisonFolder, missing: Sequence[Planned], before: Contents, progress: Progress) -> None:

@@ -126,6 +126,7 @@ class Option:
     def plain(self, value: Any, name: str = "") -> Any:
         """The value as Python's own number or flag, or a list or mapping of such; other values as they are.
 
+        Of several numbers, each is kept once: a comparison would make two runs in one folder.
         NumPy's numbers have another precision and are no JSON. ParameterError: another type; about `name`, or the flag.
         """
         if value is None and self.optional:
@@ -133,10 +134,12 @@ class Option:
         if self.several:
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise ParameterError(f"{name or self.flag} is {value!r}; allowed: a list of values")
-            return [self._plain(each, name) for each in value]
+            values = [self._plain(each, name) for each in value]
+            return list(dict.fromkeys(values)) if self.kind in (int, float) else values
         return self._plain(value, name)
 
     def _plain(self, value: Any, name: str) -> Any:
+        _check_path(self.kind, value, name or self.flag)
         if self.kind not in TYPES or (value is None and self.optional):
             return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else _item(value)
         try:
@@ -152,6 +155,11 @@ class Option:
         above, least = (-inf if bound is None else bound for bound in (self.above, self.least))
         below, most = (inf if bound is None else bound for bound in (self.below, self.most))
         return bool(above < number < below and least <= number <= most)
+
+
+def _check_path(kind: Any, value: Any, name: str) -> None:
+    if kind is Path and "\0" in str(value):
+        raise ParameterError(f"{name} is {value!r}; allowed: a path without the character \\0")
 
 
 def _item(value: Any) -> Any:
@@ -359,6 +367,7 @@ IN_PYTHON = {  # names of arguments that are not those of the flags
     "checkpoint": "checkpoint_every",
     "no-baselines": "baselines=False",
     "allow-other-features": "allow_other",
+    "max-eps": "max_epsilon",
     "run": "before",
 }
 
@@ -378,8 +387,16 @@ def naming_arguments() -> Iterator[None]:
     try:
         yield
     except LinprobeError as error:
-        error.args = (as_arguments(str(error)),)
+        text = str(error)
+        if isinstance(error, UsageError):  # it may begin with a flag, without its dashes
+            text = re.sub(r"^(option )?([a-z][a-z-]*)(?= (is|does) )", _named_in_python, text)
+        error.args = (as_arguments(text),)
         raise
+
+
+def _named_in_python(found: re.Match[str]) -> str:
+    of, flag = found[1] or "", found[2]
+    return of + (flag if flag == "run" else IN_PYTHON.get(flag, flag.replace("-", "_")))
 
 
 def argument_of(flag: object) -> str:

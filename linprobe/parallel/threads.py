@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from threading import Event, Lock
-from typing import Any, NamedTuple, TypeVar
+from threading import Event, Lock, RLock
+from typing import Any, TypeVar
 
-from threadpoolctl import ThreadpoolController
+import threadpoolctl
 
 from linprobe.errors import LinprobeError
 
@@ -116,12 +117,12 @@ Result = TypeVar("Result")
 
 
 @lru_cache(maxsize=1)
-def _found_with(n_modules: int) -> ThreadpoolController:
+def _found_with(n_modules: int) -> threadpoolctl.ThreadpoolController:
     """The libraries of the process while it has `n_modules` modules; to look for them takes milliseconds."""
-    return ThreadpoolController()
+    return threadpoolctl.ThreadpoolController()
 
 
-def _controller() -> ThreadpoolController:
+def _controller() -> threadpoolctl.ThreadpoolController:
     return _found_with(len(sys.modules))
 
 
@@ -134,15 +135,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # fork does not copy threads
 
 
-class _Hold(NamedTuple):
+@dataclass
+class _Hold:
     """Inside `blas_held_to_one_thread`: the threads to use, from before the limit; limits to undo; modules limited."""
 
     threads: int
     limits: ExitStack
-    modules: set[str]
+    modules: set[str] = field(default_factory=set)
+    holders: int = 0  # the last one undoes the limits
 
 
 _outer: list[_Hold] = []
+_turn = RLock()  # of whoever changes the limits, which are of the process; a generator may end inside
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
 
 
 def n_processors() -> int:
@@ -151,8 +157,9 @@ def n_processors() -> int:
 
 def n_threads() -> int:
     """Number of threads to use: the limit set for BLAS, at most one per core available to this process."""
-    if _outer:
-        return _outer[0].threads
+    hold = next(iter(_outer), None)  # another thread may end it meanwhile
+    if hold is not None:
+        return hold.threads
     libraries = [int(library["num_threads"]) for library in _controller().info() if library["user_api"] == "blas"]
     return max(1, min([n_processors(), *libraries]))
 
@@ -160,22 +167,48 @@ def n_threads() -> int:
 @contextmanager
 def blas_held_to_one_thread() -> Iterator[None]:
     """Limit BLAS to one thread: its results do not depend on the thread count, and cores are not oversubscribed."""
-    if _outer:
+    with _turn:
+        if not _outer:
+            _outer.append(_limited())
+        hold = _outer[0]
+        hold.holders += 1
+    try:
         yield
-        return
+    finally:
+        with _turn:
+            hold.holders -= 1
+            if not hold.holders:
+                hold.limits.close()
+
+
+def _limited() -> _Hold:
+    threads = n_threads()
     with ExitStack() as limits:
-        _outer.append(_Hold(n_threads(), limits, set()))
         limits.callback(_outer.clear)
-        limits.enter_context(_controller().limit(limits=1, user_api="blas"))
-        yield
+        _limit(limits)
+        return _Hold(threads, limits.pop_all())
+
+
+def _limit(limits: ExitStack) -> None:
+    _let_this_thread_limit()
+    limits.enter_context(_controller().limit(limits=1, user_api="blas"))
+    limits.callback(_let_this_thread_limit)  # just before the limit is undone, perhaps by another thread
+
+
+def _let_this_thread_limit() -> None:
+    """Newer versions of threadpoolctl ignore limits on OpenBLAS from all threads but the first that set one."""
+    clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 def blas_module(name: str) -> Any:
     """A module with a BLAS library of its own, imported on first use, and held to one thread where BLAS is."""
     module = importlib.import_module(name)
-    if _outer and name not in _outer[0].modules:
-        _outer[0].limits.enter_context(_controller().limit(limits=1, user_api="blas"))
-        _outer[0].modules.add(name)
+    with _turn:
+        if _outer and name not in _outer[0].modules:
+            _limit(_outer[0].limits)
+            _outer[0].modules.add(name)
     return module
 
 

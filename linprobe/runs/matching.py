@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, priv
 from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
-from linprobe.data.row_checks import compare_test_rows, refuse_shared
+from linprobe.data.row_checks import compare_test_rows, refuse_shared, share_a_row
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, printable
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
@@ -58,34 +58,44 @@ def scored_file(run: RunFolder, given: Path | None, progress: Progress) -> Itera
 
 @contextmanager
 def training_file(
-    run: RunFolder, other: FeatureReader, progress: Progress, *, unchanged: bool = False
+    run: RunFolder, other: FeatureReader | str, progress: Progress, *, unchanged: bool = False
 ) -> Iterator[FeatureReader | None]:
     """The feature file that a run was trained on, for a comparison with the rows of `other`. Its rows are not checked.
 
-    It is `other` itself if the run was trained on that file. None, with a note, if it is lost, or has another width;
-    a note if it has other rows, or DataError if it must be `unchanged`, for results that would tell.
+    `other` is a feature file, or the name of an array. The result is `other` itself if the run was trained on that
+    file. None, with a note, if it is lost, or has another width; a note if it has other rows, or DataError if it must
+    be `unchanged`, for results that would tell.
     """
+    of_other = f"rows of {_name(other)}"
     try:
         path = features_of(run, None)
     except DataError:
-        told = f"{run.manifest.features} is not here, so rows of {other.path} are not compared with private rows"
-        progress.note(told)
+        progress.note(f"{run.manifest.features} is not here, so {of_other} are not compared with private rows")
         yield None
         return
-    recorded = Path(run.manifest.features)
-    own = recorded == other.path or (recorded.is_file() and other.path.is_file() and recorded.samefile(other.path))
-    with nullcontext(other) if own else open_features(path, whole=False) as features:
+    own = None if isinstance(other, str) or not _is_file_of(run, other) else other
+    with open_features(path, whole=False) if own is None else nullcontext(own) as features:
         fits = features.n_features == run.weights.shape[-2]
         if not fits or not holds_rows(run, features):
             found = f"{features.path} does not hold the rows of run {run.folder} any more"
             if unchanged:
                 raise DataError(f"{found}; allowed: these rows, or no file; restore the file, or train again")
-            progress.note(f"{found}, so rows of {other.path} are not compared with all of them")
+            progress.note(f"{found}, so {of_other} are not compared with all of them")
         yield features if fits else None
 
 
+def _name(other: FeatureReader | str) -> str:
+    return other if isinstance(other, str) else str(other.path)
+
+
+def _is_file_of(run: RunFolder, other: FeatureReader) -> bool:
+    """Whether a run was trained on the file `other`."""
+    recorded = Path(run.manifest.features)
+    return recorded == other.path or (recorded.is_file() and other.path.is_file() and recorded.samefile(other.path))
+
+
 def training_files(
-    run: RunFolder, other: FeatureReader, progress: Progress, stack: ExitStack, *, unchanged: bool = False
+    run: RunFolder, other: FeatureReader | str, progress: Progress, stack: ExitStack, *, unchanged: bool = False
 ) -> Iterator[tuple[RunFolder, FeatureReader | None]]:
     """A run, the run that it started from, and so on, each with its `training_file`, open as `stack`.
 
@@ -103,7 +113,7 @@ def training_files(
             _ = earlier.manifest, earlier.weights
         except (LinprobeError, OSError, ValueError):
             lost = f"{printable(start)}, which run {run.folder} started from,"
-            progress.note(f"{lost} cannot be read, so rows of {other.path} are not compared with its private rows")
+            progress.note(f"{lost} cannot be read, so rows of {_name(other)} are not compared with its private rows")
             return
         run = earlier
 
@@ -233,6 +243,17 @@ def refuse_private_as_public(
     with ExitStack() as stack:
         for hidden, words, unit in _private_rows(files, stack):
             refuse_shared(hidden, public, words, step, by_owner=unit == OWNER)
+
+
+def refuse_private_array(run: RunFolder, name: str, blocks: Sequence[NDArray[np.floating]], progress: Progress) -> None:
+    """PrivacyError if rows of an array, in `blocks`, are training or private test rows of the file of a run."""
+    with ExitStack() as stack:
+        for hidden, words, _ in _private_rows(training_files(run, name, progress, stack), stack):
+            if share_a_row((x for x, _ in hidden.blocks()), lambda: blocks):
+                raise PrivacyError(
+                    f"{name} holds {words} of {hidden.features.path}, which the weights of run {run.folder} come from; "
+                    "rows that were private there cannot be public here; give other rows"
+                )
 
 
 def _private_rows(

@@ -166,6 +166,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
     refuse_existing(out, what, overwrite=overwrite)
     _refuse_inside_run(out, what)
     lock_file = out.with_name(f".{out.name}.lock")
+    lock_place = lock_file.absolute()  # the process may change to another folder before the end
     with new_folders(out.parent), ExitStack() as stack:
         with errors.writing(f"{what} {out}", flag, "cannot be made"):
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +178,7 @@ def claimed(out: Path, what: str = RUN_FOLDER, flag: str = "--out", *, overwrite
             yield locked
         finally:
             with suppress(OSError):  # the output may be complete
-                lock_file.unlink()
+                lock_place.unlink()
 
 
 def refuse_existing(out: Path, what: str = RUN_FOLDER, *, overwrite: bool | None = None) -> None:
@@ -419,10 +420,11 @@ def new_run_folder(
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial") if unfinished is None else unfinished
+    shown, partial = out.with_name(partial.name), partial.absolute()  # the process may change to another folder
     if unfinished is None:
         with errors.writing(f"run folder {out}", flag, "cannot be made"):
             partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
-    busy = f"unfinished run {partial} is being written by another process; wait for it, or stop it"
+    busy = f"unfinished run {shown} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
             stack.enter_context(atomic_files.held(partial, busy))
@@ -432,11 +434,11 @@ def new_run_folder(
             raise
         if unfinished is not None and (partial / MANIFEST).is_file():
             if complete is not None:
-                complete(RunFolder(partial))
+                complete(RunFolder(shown))
             _name_complete(partial, out)
             raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
-            raise errors.UsageError(f"unfinished run {partial} has ended in the meantime; look for {out}")
+            raise errors.UsageError(f"unfinished run {shown} has ended in the meantime; look for {out}")
         try:
             for torn in partial.glob(".*.partial"):  # left by a killed process; may hold private figures
                 torn.unlink()
@@ -449,7 +451,9 @@ def new_run_folder(
             if kept is None:
                 _remove(partial)
                 raise
-            raise errors.DivergedError(f"{error}; what it released counts: the ledger is kept in {kept}") from None
+            raise errors.DivergedError(
+                f"{error}; what it released counts: the ledger is kept in {out.with_name(kept.name)}"
+            ) from None
         except BaseException as error:
             if paid and (partial / MANIFEST).exists():
                 _remove_marks(partial)
@@ -466,13 +470,15 @@ class CompleteError(errors.UsageError):
 
 def _name_complete(partial: Path, out: Path) -> None:
     _remove_marks(partial)
+    place = partial.with_name(out.name)
     try:
-        partial.rename(out)
+        partial.rename(place)
     except OSError:
-        if not out.exists():
+        if not place.exists():
             raise
         raise errors.UsageError(
-            f"run folder {out} was made by another process meanwhile; this run is complete; rename {partial}"
+            f"run folder {out} was made by another process meanwhile; this run is complete; rename "
+            f"{out.with_name(partial.name)}"
         ) from None
 
 
@@ -523,7 +529,7 @@ def _keep_charge(partial: Path, out: Path, reason: str) -> Path | None:
         "releases": released,
     }
     atomic_files.write_json(partial / DIVERGED_NOTE, note)
-    folders = (out.with_name(f"{out.name}.diverged" + (f"-{number}" if number > 1 else "")) for number in count(1))
+    folders = (partial.with_name(f"{out.name}.diverged" + (f"-{number}" if number > 1 else "")) for number in count(1))
     kept = next(folder for folder in folders if not folder.exists())
     partial.rename(kept)
     return kept
@@ -634,5 +640,5 @@ def run_folder_of_group(group: Group, out: Path, **options: Any) -> Iterator[Pat
         yield Path(group.broadcast_text(""))
         return
     with new_run_folder(out, **options) as folder:
-        group.broadcast_text(str(folder))
+        group.broadcast_text(str(out.with_name(folder.name)))  # another machine may have it in another place
         yield folder

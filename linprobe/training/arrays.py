@@ -218,14 +218,9 @@ def refuse_other_features(names: Sequence[Any], wanted: str | None, run: object)
 
 def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str, *, declared: bool = True) -> Indices:
     """Labels as indices into `classes`, (n,), `declared` or of public labels. DataError: outside, or floats too big."""
-    if labels.dtype.kind == "f":
-        most = 2 / float(np.finfo(labels.dtype).eps)
-        inexact = np.flatnonzero(np.abs(labels) >= most)
-        if len(inexact):
-            raise DataError(
-                f"{name} has the label {labels[inexact[0]]:.17g} at row {inexact[0]}, of type {labels.dtype}; allowed: "
-                f"below {most:.0f}, as whole numbers above are rounded; give integers, or text"
-            )
+    _refuse_rounded(labels, f"{name} has the label {{}} at row {{}}")
+    if labels.dtype.kind in "iuf":
+        _refuse_rounded(classes, "classes has {} at place {}")
     order = np.argsort(classes, kind="stable")
     ordered = classes[order]
     try:
@@ -243,6 +238,19 @@ def class_indices(labels: NDArray[Any], classes: NDArray[Any], name: str, *, dec
             "name every class in the argument classes, in the type of the labels"
         )
     return np.asarray(order[places], dtype=np.int64)
+
+
+def _refuse_rounded(numbers: NDArray[Any], found: str) -> None:
+    """DataError if one of some floats is so large that several whole numbers may have become one; `found` takes it."""
+    if numbers.dtype.kind != "f":
+        return
+    most = 2 / float(np.finfo(numbers.dtype).eps)
+    inexact = np.flatnonzero(np.abs(numbers) >= most)
+    if len(inexact):
+        raise DataError(
+            f"{found.format(f'{numbers[inexact[0]]:.17g}', inexact[0])}, of type {numbers.dtype}; allowed: below "
+            f"{most:.0f}, as whole numbers above are rounded; give integers, or text"
+        )
 
 
 def label_matrix(labels: NDArray[Any], n_labels: int, name: str) -> NDArray[np.uint8]:

@@ -305,7 +305,10 @@ class RunCharge(Observer):
         group: Group = ALONE,
     ) -> None:
         self._resumed = (folder / run_folder.CHECKPOINT).is_file()
-        self._account, self._out, self._ledger, self._cap, self._progress = account, out, ledger, cap, progress
+        self._account, self._ledger, self._cap, self._progress = account, ledger, cap, progress
+        self._name = str(out.absolute())
+        # the process may change to another folder before the end; notes name the book as it was given
+        self._placed = None if account is None else replace(account, path=account.path.absolute())
         self.run = "" if group.rank > 0 else run_folder.run_id(folder)
         self._charged: tuple[Check, Contents, Entry] | None = None
 
@@ -314,10 +317,10 @@ class RunCharge(Observer):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """State how the run ended. If an early end cannot be written, the whole plan counts."""
-        if self._charged is None or self._account is None:
+        if self._charged is None or self._account is None or self._placed is None:
             return
         if kind is None:
-            book.finish(self._account.path, self.run)
+            book.finish(self._placed.path, self.run)
             return
         check, others, entry = self._charged
         if entry.private:
@@ -328,10 +331,11 @@ class RunCharge(Observer):
                     check(others, replace(others.as_counted(entry), ended_early=True))
                     keeps_plan = self._resumed
                 if not keeps_plan:
-                    book.settle(self._account.path, self.run, made)
+                    book.settle(self._placed.path, self.run, made)
                 if issubclass(kind, KeyboardInterrupt | DivergedError | OSError):
                     why = "it was resumed" if self._resumed else "nothing may follow it under its cap"
-                    _note_end(self._progress, self._account.path, self.run, why)
+                    ended = book.read_book(self._placed.path).entries[self.run]
+                    _note_end(self._progress, self._account.path, ended, why)
 
     def start(self, n_steps: int, what: str = "training") -> None:
         self._progress.start(n_steps, what)
@@ -341,13 +345,14 @@ class RunCharge(Observer):
 
     def budget(self, plan: Plan) -> None:
         """Write what the run is going to release, before a private row is used; again if the plan changes."""
-        if not self.run or self._account is None or not plan.charged:
+        again = self._charged is not None
+        account = self._placed if again else self._account
+        if not self.run or account is None or not plan.charged:
             return  # another rank writes, or no private row is used
-        name = str(self._out.absolute())
-        cap, features = self._cap, self._account.features
-        planned = [one.entry(self.run, name) for one in plan.possible]
+        cap, features = self._cap, account.features
+        planned = [one.entry(self.run, self._name) for one in plan.possible]
         entry, *others = (replace(one, cap=cap, features=features) for one in planned)
-        check, before = _charge(self._account, entry, self._progress, others, again=self._charged is not None)
+        check, before = _charge(account, entry, self._progress, others, again=again)
         self._charged = check, before, entry
 
 
@@ -379,11 +384,9 @@ def _charge(
         def check_all(contents: Contents, charged: Entry) -> None:
             for one in (charged, *map(contents.as_counted, others)):
                 check(contents, one)
+            _note(progress, account.path, contents, entry, shared)  # a warning may be an error: nothing is spent then
 
-        before = book.charge(account.path, entry, None if again else check_all)
-    if not again:
-        _note(progress, account.path, before, entry, shared)
-    return check, before
+        return check, book.charge(account.path, entry, None if again else check_all)
 
 
 @contextmanager
@@ -397,7 +400,7 @@ def charged_selection(
     """
     run = run_folder.run_id(folder)
     entry = replace(entry, run=run, name=str(out.absolute()), created=None, cap=cap)
-    path = charge_entry(account, entry, progress)
+    path = charge_entry(account, entry, progress).absolute()
     try:
         yield run
     except (KeyboardInterrupt, OSError, LinprobeError):
@@ -495,9 +498,8 @@ def _note(progress: Progress, path: Path, others: Contents, entry: Entry, shared
         )
 
 
-def _note_end(progress: Progress, path: Path, run: str, why: str) -> None:
+def _note_end(progress: Progress, path: Path, entry: Entry, why: str) -> None:
     """Say what a run that ended early costs, as its book states it; and `why`, if its whole plan counts."""
-    entry = book.read_book(path).entries[run]
     if not entry.counts:
         progress.note("the run ended before it released anything, so nothing was spent")
         return

@@ -67,7 +67,7 @@ class Checkpoints:
         self._source: NoiseSource | None = None
         self._latest: Mapping[str, Any] | None = None
         self._state = _read(self.path) if self.path.is_file() else None
-        self._account = account
+        self._book = None if account is None else account.path.absolute()
 
     def check(self) -> None:
         """Refuse another run's checkpoint, or an earlier one (PrivacyError), before a charge; as `check_same_run`."""
@@ -86,7 +86,7 @@ class Checkpoints:
 
     @property
     def _last(self) -> Path | None:
-        return None if self._account is None else releases_file(self._account.path, run_id(self.path.parent))
+        return None if self._book is None else releases_file(self._book, run_id(self.path.parent))
 
     def _private_digest(self) -> str:
         digest, features = self._dataset.protected_digest(), self._dataset.features

@@ -480,9 +480,10 @@ def _how_to_name(folder: Path, out: Path) -> str:
 
 def say_complete(folder: Path, out: Path, progress: Progress) -> bool:
     """Note that the run in `folder` is complete and lacks the name `out`; returns whether it is."""
-    if out.exists() or not (folder / MANIFEST).is_file():
+    if folder.with_name(out.name).exists() or not (folder / MANIFEST).is_file():
         return False
-    progress.note(f"the run is complete in {folder}, and counts; {_how_to_name(folder, out)}")
+    shown = out.with_name(folder.name)
+    progress.note(f"the run is complete in {shown}, and counts; {_how_to_name(folder, out)}")
     return True
 
 

@@ -271,8 +271,9 @@ def tune_on(ready: train.Ready, tuning: Tuning, candidates: Sequence[Settings], 
         return _select(ready, dataset, tuning, candidates, progress)
     settings = ready.with_test(replace(candidates[0], shrink=tuning.shrink))
     without = replace(ready, request=replace(ready.request, checkpoint_every=math.inf))  # nothing resumes such a run
+    place = Path(ready.request.out or "").absolute()  # the process may change to another folder before the end
     outcome = train.train_on(without, settings, progress)
-    manifest = RunFolder(Path(outcome["run"])).manifest
+    manifest = RunFolder(place).manifest
     return {
         **{name: value for name, value in outcome.items() if name not in ("seconds", "unpublished")},
         "tuning": manifest.tuning,

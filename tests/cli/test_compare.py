@@ -230,6 +230,69 @@ def test_killed_and_stopped_runs_count_as_in_their_book(
     assert (found["private_runs"], found["epsilon"]) == (4, expected.epsilon)
 
 
+def killed_in_a_run(cli: Cli, features: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A comparison `cmp` as a process leaves it that was killed after two releases; returns the folder of its run."""
+
+    def ended(_: RunCharge, *__: object) -> None:
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    steps: list[int] = []
+    with monkeypatch.context() as killed:  # nothing is tidied up
+        killed.setattr(RunCharge, "step", ended)
+        killed.setattr(RunCharge, "__exit__", lambda *_: None)
+        killed.setattr(run_folder, "_remove", lambda _: None)
+        killed.setattr(compare.ComparisonFolder, "discard_unfinished", lambda *_: None)
+        assert cli("compare", features, *words, "--out", "cmp").status == 130
+    stated = json.loads(Path("cmp/comparison.json").read_text())
+    Path("cmp/comparison.json").write_text(json.dumps({**stated, "recorded": []}))  # no note was taken of the run
+    (partial,) = Path("cmp/runs").glob(".*.partial")
+    return partial
+
+
+def test_a_killed_run_counts_in_a_moved_folder_and_is_missed_without_its_book(
+    cli: Cli, features_file: Path, refused: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, book = [*QUICK, "--seeds", "1", "--no-baselines"], ["--book", "book.jsonl"]
+    killed_in_a_run(cli, features_file, [*words, *book], monkeypatch)
+    Path("cmp").rename("moved")
+    words = ["compare", features_file, *words, "--out", "moved"]
+    refused(cli(*words, "--book", "other.jsonl"), 4, ["neither there nor in a budget book", "--book"])
+    assert not Path("other.jsonl").exists()
+
+    def stopped(*_: object) -> None:
+        raise UsageError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "train_on", stopped)
+        assert cli(*words, *book).status == 2
+    assert not folders(Path("moved"))  # what the killed run left was removed, and its id was kept
+    found = result_of(cli(*words, *book, "--json"))["composed"]
+    expected = spending(read_book(tmp_path / "book.jsonl").counted, 1e-5)
+    assert (found["private_runs"], found["epsilon"]) == (2, expected.epsilon)
+
+
+def test_a_killed_run_whose_id_is_damaged_is_not_left_out(
+    cli: Cli, features_file: Path, refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*QUICK, "--seeds", "1", "--no-baselines"]
+    partial = killed_in_a_run(cli, features_file, words, monkeypatch)
+    (partial / "run_id").write_text("damaged")
+    refused(cli("compare", features_file, *words, "--out", "cmp"), 3, ["has releases and no run id", "--out"])
+
+
+@pytest.mark.parametrize("recorded", [[1, "x"], ["x", None], "abc", 5, None, {"a": 1}])
+def test_damaged_ids_of_runs_are_refused(
+    cli: Cli, features_file: Path, refused: Callable[..., None], recorded: Any
+) -> None:
+    words = ["compare", features_file, "--methods", "zero-shot", "--no-baselines", "--jobs", "1", "--out", "cmp"]
+    assert cli(*words).status == 0
+    stated = json.loads(Path("cmp/comparison.json").read_text())
+    Path("cmp/comparison.json").write_text(json.dumps({**stated, "recorded": recorded}))
+    refused(cli(*words), 3, ["cmp cannot be read", "recorded is", "--out"])
+
+
 def test_finished_runs_are_not_made_again(cli: Cli, refused: Cli, features_file: Path, tmp_path: Path) -> None:
     cli("compare", features_file, *QUICK, "--seeds", "2", "--out", "cmp")
     before = {name: (tmp_path / "cmp/runs" / name).stat().st_mtime_ns for name in folders(tmp_path / "cmp")}

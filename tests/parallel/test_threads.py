@@ -237,6 +237,36 @@ def test_blas_has_one_thread_inside_and_what_it_had_outside(free_blas: None) -> 
     assert blas_threads() == before
 
 
+def test_the_last_thread_that_holds_blas_gives_its_threads_back(free_blas: None) -> None:
+    began, ended = threading.Event(), threading.Event()
+    seen: list[set[int]] = []
+
+    def first() -> None:
+        with blas_held_to_one_thread():
+            began.set()
+            assert ended.wait(PATIENCE)
+        seen.append(blas_threads())
+        other.join(PATIENCE)
+        seen.append(blas_threads())  # while the thread that set the limit is alive
+
+    def second() -> None:
+        assert began.wait(PATIENCE)
+        with blas_held_to_one_thread():
+            ended.set()
+            deadline = time.monotonic() + PATIENCE
+            while not seen and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=call) for call in (first, second)]
+    other = threads[1]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert seen == [{1}, {2}]
+    assert blas_threads() == {2}
+
+
 def test_a_library_that_is_loaded_inside_has_one_thread_too() -> None:
     """SciPy has a BLAS of its own, which a step loads on first use."""
     script = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import tomllib
 import warnings
@@ -126,6 +127,7 @@ def test_an_option_of_the_method_and_one_of_the_run() -> None:
         (lambda: linprobe.train(method="noisy-gd", epsilon=1, clip_norm=0), "^clip_norm is 0.0; allowed"),
         (lambda: linprobe.train(epsilon=np.nan, method="noisy-gd"), "^epsilon is nan; allowed"),
         (lambda: linprobe.verify("run", max_epsilon=np.nan), "^max_epsilon is nan; allowed"),
+        (lambda: linprobe.load_run("a\0b"), r"^folder is 'a\\x00b'; allowed: a path without"),
         (lambda: linprobe.train(epsilon=1, out="a\0b"), r"^out is 'a\\x00b'; allowed: a path without"),
         (lambda: linprobe.train(epsilon=1, insecure_seed="yes", noise_seed=1), "^insecure_seed is 'yes', .*: True"),
         (lambda: linprobe.plan(epsilon=1, no_option=2), "see linprobe train --help-all$"),
@@ -246,6 +248,28 @@ def test_a_change_of_folder_loses_no_run(tmp_path: Path) -> None:
             entries = read_book(here / "book.jsonl").entries.values()
             assert [(one.finished, one.ended_early) for one in entries] == [("one" in left, "one" not in left)]
         here /= "elsewhere"
+
+
+class LooksAtRecorded(Silent):
+    """Notes how many runs of `cmp` are recorded whenever one is done, and changes to another folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.recorded = folder, list[int]()
+
+    def step(self, *_: object) -> None:
+        self.recorded.append(len(json.loads((self.folder / "cmp/comparison.json").read_text())["recorded"]))
+        os.chdir(self.folder / "elsewhere")
+
+
+def test_a_run_of_a_comparison_is_recorded_before_the_next_and_in_its_folder(tmp_path: Path) -> None:
+    Path("elsewhere").mkdir()
+    asked = {"methods": ["noisy-gd:steps=2", "only-public"], "epsilons": [1, 2], "seeds": 1, "jobs": 1}
+    looks = LooksAtRecorded(tmp_path)
+    compared = linprobe.compare(**asked, baselines=False, book="book.jsonl", out="cmp", progress=looks)
+    assert looks.recorded == [1, 2, 2]
+    assert (compared["out"], compared["composed"]["private_runs"]) == ("cmp", 2)
+    assert (tmp_path / "cmp/table.md").is_file()
+    assert not list(Path.cwd().iterdir())
 
 
 def test_what_a_run_that_failed_has_spent_is_warned_of() -> None:

@@ -6,6 +6,7 @@ records. It holds if no private row decides which rows a fit gets.
 """
 
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -39,7 +40,7 @@ class Fits:
         self._table: list[tuple[int, FitKinds]] = [(0, Counter())]  # private fits, and releases of all; first: none
         self._public = np.empty(0, dtype=np.uint64)  # rows that a fit used as public, sorted
         self._private = np.empty(0, dtype=np.uint64)  # rows that a fit with a guarantee began with, sorted
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def add(
         self, hashes: NDArray[np.uint64], releases: Iterable[Releases], unit: str
@@ -52,7 +53,7 @@ class Fits:
         new: FitKinds = Counter()
         for release in releases:
             new[unit, release.noise_multiplier, release.sampling_rate] += release.count
-        with self._lock:
+        with self.lock:
             return self._added(distinct(hashes), new)
 
     def _added(self, hashes: NDArray[np.uint64], new: FitKinds) -> tuple[int, dict[str, list[Releases]]]:
@@ -81,7 +82,7 @@ class Fits:
     def crossed(self, private: NDArray[np.uint64], public: NDArray[np.uint64]) -> tuple[int, int]:
         """Remember rows of a fit when it begins; how many of `public` had been private, and of `private` public."""
         public = distinct(public)  # a row may be among the labelled and the unlabelled ones
-        with self._lock:
+        with self.lock:
             found = among(public, self._private).sum(), among(private, self._public).sum()
             self._public = distinct(np.concatenate([self._public, public]))
             self._private = distinct(np.concatenate([self._private, private]))
@@ -89,6 +90,8 @@ class Fits:
 
 
 FITS = Fits()
+if hasattr(os, "register_at_fork"):  # a child has no other thread that would release the lock
+    os.register_at_fork(before=FITS.lock.acquire, after_in_parent=FITS.lock.release, after_in_child=FITS.lock.release)
 
 
 def crossing_warning(private: NDArray[np.uint64], public: NDArray[np.uint64]) -> str | None:

@@ -33,7 +33,7 @@ from linprobe.data.row_weights import BALANCED, OF_PUBLIC, RowWeights, class_wei
 from linprobe.errors import ArgumentError, DataError, PrivacyError, PrivacyWarning, Silent, UsageError, counted
 from linprobe.methods import METHODS, Method
 from linprobe.options import VOTE
-from linprobe.options.declaration import as_arguments, estimator_name, hint, naming_arguments
+from linprobe.options.declaration import as_arguments, check_path, estimator_name, hint, naming_arguments
 from linprobe.runs.figures import class_scores, label_probabilities, probabilities
 from linprobe.runs.matching import refuse_private_array
 from linprobe.runs.refined_weights import unrefinable
@@ -481,12 +481,13 @@ def load_run(folder: str | os.PathLike[str]) -> TrainedProbe:
     """Load a run folder as a scikit-learn classifier of raw feature rows.
 
     Raises:
-        DataError: not a run folder, a manifest of another format, or a damaged model file.
+        DataError: not a run folder, a manifest of another format, or a damaged model file. ParameterError: no path.
 
     >>> _ = linprobe.train(method="adamix", epsilon=3, out="six")
     >>> linprobe.load_run("six").predict(load_digits().data[:2]).shape
     (2,)
     """
+    check_path(folder, "folder")
     return TrainedProbe(folder).fit()
 
 

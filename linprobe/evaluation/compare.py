@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -86,7 +86,9 @@ class ComparisonFolder:
     """An open comparison; made by `open_comparison`. What its runs cost is in their budget book."""
 
     def __init__(self, out: Path, of: dict[str, Any], book: Path | None) -> None:
-        self.out, self.of, self.runs, self._book = out, of, out / RUNS, book
+        self.shown, self.of, self._book = out, of, book and book.absolute()
+        self.out = out.absolute()  # the process may change to another working directory
+        self.runs = self.out / RUNS
         self._manifests: dict[str, Manifest] = {}
         self.recorded = _recorded(out)  # ids of runs that were ever here
 
@@ -129,7 +131,7 @@ class ComparisonFolder:
         unknown = min(self.recorded - found.keys(), default=None)
         if unknown is not None:
             raise PrivacyError(
-                f"run {unknown} of {self.out} is neither there nor in a budget book here, so its cost is unknown; "
+                f"run {unknown} of {self.shown} is neither there nor in a budget book here, so its cost is unknown; "
                 "allowed: the --book that has it, its budget book put back, or a new --out"
             )
         self.recorded |= found.keys() & recorded.entries.keys()
@@ -146,6 +148,14 @@ class ComparisonFolder:
                 for path in self.out.glob(pattern):
                     path.unlink()
             self.finish({"unfinished": True})
+
+    def recording(self, done: Iterable[Path], spending: Collection[Path]) -> Iterator[Path]:
+        """The runs that are `done`. Those in `spending`, which a book has, are recorded before the next."""
+        for run in done:
+            if run in spending:
+                self.recorded.add(self.manifest(run).book_id)
+                self.finish({"unfinished": True})
+            yield run
 
     def finish(self, content: dict[str, Any]) -> None:
         write_json(self.out / STATED, {"of": self.of, "recorded": sorted(self.recorded), **content})
@@ -322,17 +332,18 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected, request.book))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
-        missing = sorted((run for run in planned if not run.folder.exists()), key=_selects)
+        missing = sorted((run for run in planned if not run.place.exists()), key=_selects)
         if missing:
             for warning in _warnings(missing, found):
                 progress.note(warning)
             progress.start(len(missing), "comparing")
         try:
-            early = [request.folder / name for name in (LOCK, COMMITTED)]
-            stack.callback(_give_one_time, [*early, *(one.folder for one in planned)] if secret else [])
+            early = [folder.out / name for name in (STATED, LOCK, COMMITTED)]
+            stack.callback(_give_one_time, [*early, *(one.place for one in planned)] if secret else [])
             arguments = [(run, replace(_ready(found, run), dated=not secret)) for run in missing]
-            selections = {one.folder for one in missing if _selects(one)}
-            _count(unordered(_train, arguments, request.jobs), selections, progress)
+            selections = {one.place for one in missing if _selects(one)}
+            done = folder.recording(unordered(_train, arguments, request.jobs), {o.place for o in missing if o.spends})
+            _count(done, selections, progress)
             written = _written(request, folder, planned, opened)
         except BaseException:
             folder.discard_unfinished(one.folder.name for one in missing)
@@ -349,13 +360,13 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
 def _tell_kept(folder: ComparisonFolder, missing: Sequence[Planned], before: Contents, progress: Progress) -> None:
     """Say what `missing` runs cost that were not in their book `before`, and that finished runs are kept."""
     with suppress(LinprobeError, OSError):  # what stopped it is told
-        places = [one.folder.absolute() for one in missing]
+        places = [one.place for one in missing]
         charged = [one for one in folder.entries() if one.run not in before.entries and Path(one.name) in places]
         spent = spending(charged, folder.of["delta"])
         if spent.runs:
             progress.note(PrivacyNote(f"{counted(spent.runs, 'run')} of this command cost {spent.in_words}"))
     if folder.finished():
-        progress.note(f"finished runs are kept in {folder.runs}; the same command continues from there")
+        progress.note(f"finished runs are kept in {folder.shown / RUNS}; the same command continues from there")
 
 
 def _count(done: Iterable[Path], selections: set[Path], progress: Progress) -> None:
@@ -426,7 +437,7 @@ def _train(run: Planned, ready: Ready) -> Path:
             f"run {run.folder} was finished by a process of an earlier compare that was killed; wait "
             "until its processes have ended, then give the same command again"
         ) from None
-    return run.folder
+    return run.place
 
 
 def _selects(run: Planned) -> bool:
@@ -447,10 +458,10 @@ def _written(
     request: CompareRequest, folder: ComparisonFolder, planned: Sequence[Planned], features: FeatureReader
 ) -> dict[str, Any]:
     guessing = _guessing(features)
-    aucs = [threshold_auc(features, run_folder.read_run(one.folder))["auc"] for one in planned if request.attack]
-    out, levels = request.folder, (PUBLIC_BASELINE, PARAGON)
+    aucs = [threshold_auc(features, run_folder.read_run(one.place))["auc"] for one in planned if request.attack]
+    out, levels = folder.out, (PUBLIC_BASELINE, PARAGON)
     data = name_of(request.features) or DIGITS
-    runs = [{"data": data, **_run_row(run, folder.manifest(run.folder))} for run in planned]
+    runs = [{"data": data, **_run_row(run, folder.manifest(run.place))} for run in planned]
     summary = [{"data": data, **one} for one in comparison.summarise(runs, *levels)]
     with writing(out):
         write_csv(out / "runs.csv", runs)
@@ -474,7 +485,8 @@ def _written(
             attacked = {"attacks": attacks, "attacks_note": PRIVATE_OUTPUT}
         found = {"composed": folder.composed(request.delta), **guessing, "summary": summary, "runs": runs}
         folder.finish(found)
-    return {"out": str(out), **found, **attacked, "figures": [] if plot is None else [str(plot)]}
+    figures = [] if plot is None else [str(request.folder / plot.name)]
+    return {"out": str(request.folder), **found, **attacked, "figures": figures}
 
 
 def _run_row(run: Planned, manifest: Manifest) -> dict[str, Any]:
@@ -573,7 +585,7 @@ def _ready(found: _Comparison, run: Planned) -> Ready:
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
     groups: dict[Any, list[Planned]] = {}
-    for run in (run for run in planned if not run.folder.exists()):
+    for run in (run for run in planned if not run.place.exists()):
         groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
     return list(groups.values())
 

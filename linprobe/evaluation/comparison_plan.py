@@ -91,13 +91,18 @@ def _tuning(tuned: dict[str, list[str]], method: str) -> Tuning:
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned run: its row and setting, the arguments of `train`, and its folder."""
+    """A planned run: its row and setting, the arguments of `train`, and its folder as it is shown."""
 
     row: str
     setting: Setting
     request: TrainRequest
     folder: Path
     tuning: Tuning | None = None
+
+    @property
+    def place(self) -> Path:
+        """The folder, absolute: the process may change to another working directory."""
+        return self.folder if self.request.out is None else self.request.out
 
     @property
     def spends(self) -> bool:

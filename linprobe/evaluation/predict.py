@@ -148,7 +148,7 @@ def _scored(
 ) -> Iterator[NDArray[np.float64]]:
     """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, refined to its shares if any."""
     bias, shares = moved
-    if not together:
+    if not together or not n_rows:
         for x in blocks():
             yield class_scores(x, run.weights, bias)
         return

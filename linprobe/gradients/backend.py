@@ -124,10 +124,25 @@ class PackedWeights:
 
     def __init__(self, weights: Singles) -> None:
         self.weights = np.asarray(weights, np.float32)
+        self._made: dict[str, Singles] = {}
 
-    @cached_property
+    @property
     def panels(self) -> Singles:
         """By panel, chunk of features, class and feature, padded with zeros: the order of groups."""
+        return self._kept("panels", self._make_panels)
+
+    @property
+    def columns(self) -> Singles:
+        """By chunk of classes, feature and class, padded with zeros: the order of runs."""
+        return self._kept("columns", self._make_columns)
+
+    def _kept(self, name: str, make: Callable[[], Singles]) -> Singles:
+        """The array of the first of several threads. It lives as long as these weights, as the kernel gets its address;
+        `cached_property` would keep the array of the last thread from Python 3.12 on.
+        """
+        return self._made[name] if name in self._made else self._made.setdefault(name, make())
+
+    def _make_panels(self) -> Singles:
         weights, (n_classes, n_features) = self.weights, self.weights.shape
         if n_features % CHUNK:
             weights = np.zeros((n_classes, whole_multiple(n_features, CHUNK)), np.float32)
@@ -141,9 +156,7 @@ class PackedWeights:
             first = stop
         return packed.reshape(-1)
 
-    @cached_property
-    def columns(self) -> Singles:
-        """By chunk of classes, feature and class, padded with zeros: the order of runs."""
+    def _make_columns(self) -> Singles:
         n_classes, n_features = self.weights.shape
         padded = whole_multiple(n_classes, CHUNK)
         columns: Singles = aligned_empty((padded // CHUNK, n_features, CHUNK), np.float32)

@@ -139,7 +139,8 @@ class Option:
         return self._plain(value, name)
 
     def _plain(self, value: Any, name: str) -> Any:
-        _check_path(self.kind, value, name or self.flag)
+        if self.kind is Path:
+            check_path(value, name or self.flag)
         if self.kind not in TYPES or (value is None and self.optional):
             return {key: _item(one) for key, one in value.items()} if isinstance(value, Mapping) else _item(value)
         try:
@@ -157,8 +158,8 @@ class Option:
         return bool(above < number < below and least <= number <= most)
 
 
-def _check_path(kind: Any, value: Any, name: str) -> None:
-    if kind is Path and "\0" in str(value):
+def check_path(value: Any, name: str) -> None:
+    if "\0" in str(value):
         raise ParameterError(f"{name} is {value!r}; allowed: a path without the character \\0")
 
 

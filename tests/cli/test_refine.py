@@ -395,6 +395,14 @@ def test_rows_predicted_together(cli: Cli, private_file: Path) -> None:
     assert [row["score"] for row in alone] != [row["score"] for row in together]
 
 
+@pytest.mark.filterwarnings("error")
+def test_no_rows_predicted_together(cli: Cli, private_file: Path) -> None:
+    assert cli("train", private_file, *STEPS, "--eps", "3", "--out", "run").status == 0
+    np.save("none.npy", np.zeros((0, read_run(Path("run")).weights.shape[0]), np.float32))
+    predicted = cli("predict", "run", "none.npy", "--together")
+    assert (predicted.status, predicted.stdout.splitlines()[1:]) == (0, [])
+
+
 def test_a_comparison_refines_its_private_runs(cli: Cli, private_file: Path, rows: Path) -> None:
     vote = "noisy-gd:steps=6:output=vote:ensemble=3"  # which cannot be refined
     tuned = "noisy-gd:steps=2:score-noise=0.3/1:repetitions=2"

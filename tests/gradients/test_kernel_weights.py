@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
 import numpy as np
 import pytest
 
+from linprobe.gradients import backend
 from linprobe.gradients.backend import CHUNK, FEATURES, PANEL, PackedWeights
 
 RNG = np.random.default_rng(1)
@@ -34,3 +39,20 @@ def test_panels_unpack_to_the_weights(shape: tuple[int, int]) -> None:
     unpacked = np.concatenate(rows)
     assert np.array_equal(unpacked[:, :n_features], weights)
     assert not unpacked[:, n_features:].any()
+
+
+@pytest.mark.parametrize("order", ["panels", "columns"])
+def test_threads_that_pack_at_once_get_one_array(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gets its address alone, so no other array may take its place."""
+    together, empty = Barrier(2, timeout=30), backend.aligned_empty
+
+    def waiting(*given: Any) -> Any:
+        together.wait()
+        return empty(*given)
+
+    monkeypatch.setattr(backend, "aligned_empty", waiting)
+    packed = PackedWeights(np.ones((3, 20), np.float32))
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: getattr(packed, order), range(2))
+    assert one is other
+    assert one is getattr(packed, order)

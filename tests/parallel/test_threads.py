@@ -302,6 +302,32 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout == "7\n", done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_copy_of_a_process_that_is_in_a_fit_can_fit() -> None:
+    script = """
+import os, signal, threading, time
+import numpy as np
+from linprobe.accounting.fits import FITS
+none, inside = np.empty(0, np.uint64), threading.Event()
+def fit():
+    with FITS.lock:
+        inside.set()
+        time.sleep(0.3)
+threading.Thread(target=fit).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    FITS.crossed(none, none)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout == "7\n", done.stderr
+
+
 def scrambled(rows: Rows, seed: int) -> Rows:
     """The same rows, whose blocks come in another order."""
 

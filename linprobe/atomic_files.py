@@ -12,7 +12,7 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import chain
@@ -271,15 +271,18 @@ def plain_cell(value: object) -> object:
 
 def json_text(value: object) -> str:
     """`value` as JSON, with an escape in place of every character that a terminal obeys or hides."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    if not text.replace("\n", "").isprintable():
-        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
-    return text + "\n"
+    return _escaped(json.dumps(value, indent=2, ensure_ascii=False), lambda one: json.dumps(one)[1:-1]) + "\n"
 
 
 def escaped_lines(text: str) -> str:
     """Lines of TOML or YAML whose strings are in double quotes: as `json_text`, with the longer escapes of these."""
-    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08x}" for one in text)
+    return _escaped(text, lambda one: f"\\U{ord(one):08x}")
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else escape(one) for one in text)
 
 
 def write_json(path: Path, value: object, *, private: bool = False) -> None:

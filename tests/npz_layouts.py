@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+from collections.abc import Callable
 
 
 def of_layout(content: bytes, *, earlier: bool = False, windows: bool = False) -> bytes:
@@ -22,3 +23,16 @@ def of_layout(content: bytes, *, earlier: bool = False, windows: bool = False) -
             edited[place + 5] = 0
         place += 46 + len(member.filename)
     return bytes(edited)
+
+
+def with_headers(content: bytes, changed: Callable[[str, bytes], bytes]) -> bytes:
+    """An archive of the same arrays whose headers are `changed`, by their names; its checksums fit them."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
+        for name in old.namelist():
+            array = old.read(name)
+            end = 10 + array[8]
+            header = changed(name, array[10:end])
+            with new.open(name, "w", force_zip64=True) as member:
+                member.write(array[:8] + bytes([len(header), 0]) + header + array[end:])
+    return stream.getvalue()

@@ -49,11 +49,11 @@ FLOAT32 = "<f4"
 NPY_MAGIC, NPY_PREFIX, NPY_ALIGNMENT = b"\x93NUMPY\x01\x00", 10, 64  # the prefix is magic and length of the header
 GROWTH = 21  # characters that NumPy leaves for the length of the first axis
 WINDOWS, UNIX = 0, 3  # systems that made a member
-PLAIN, ZIP64 = 20, 45  # versions of the format that a reader needs
+PLAIN_ZIP, ZIP64 = 20, 45  # versions of the format that a reader needs
 ZIP64_FIELD = 1
-UNSTATED = 0xFFFFFFFF  # the ZIP64 field states the number
+IN_ZIP64 = 0xFFFFFFFF  # the ZIP64 field states the number
 MOST_PLAIN = (1 << 31) - 1  # bytes; `zipfile` states larger numbers in ZIP64 fields
-OLDEST_DATE = 0x0021  # 1980-01-01
+DOS_DATE = 0x0021  # 1980-01-01
 OWNER_MAY_READ_AND_WRITE = 0o600 << 16  # external attributes
 
 
@@ -134,7 +134,7 @@ def float_archive(arrays: Mapping[str, NDArray[np.float32]]) -> list[bytes | mem
 def is_float_archive(content: bytes, arrays: Mapping[str, NDArray[np.float32]]) -> bool:
     """Whether `content` is an archive of these arrays by `float_archive`, or by `numpy.savez` on any Python."""
     members = [_member(*named) for named in arrays.items()]
-    layouts = product((UNIX, WINDOWS), (ZIP64, PLAIN))
+    layouts = product((UNIX, WINDOWS), (ZIP64, PLAIN_ZIP))
     return any(_consists_of(content, _archive(members, system, version)) for system, version in layouts)
 
 
@@ -170,8 +170,8 @@ def _archive(members: list[_Member], system: int, version: int) -> Iterator[byte
     for name, header, data, checksum in members:
         size = len(header) + len(data)
         needed = ZIP64 if size > MOST_PLAIN else version
-        common = (0, 0, 0, OLDEST_DATE, checksum)  # flags, method, time, date
-        sizes = [UNSTATED if needed == ZIP64 else size] * 2
+        common = (0, 0, 0, DOS_DATE, checksum)  # flags, method, time, date
+        sizes = [IN_ZIP64 if needed == ZIP64 else size] * 2
         local = struct.pack("<4s5H3L2H", b"PK\x03\x04", needed, *common, *sizes, len(name), 20)
         local += name + struct.pack("<2H2Q", ZIP64_FIELD, 16, size, size)
         large = [number for number in (size, size, place) if number > MOST_PLAIN]
@@ -187,7 +187,7 @@ def _archive(members: list[_Member], system: int, version: int) -> Iterator[byte
 
 
 def _stated(number: int) -> int:
-    return number if number <= MOST_PLAIN else UNSTATED
+    return number if number <= MOST_PLAIN else IN_ZIP64
 
 
 def _end(count: int, length: int, place: int) -> bytes:
@@ -196,7 +196,7 @@ def _end(count: int, length: int, place: int) -> bytes:
     if place > MOST_PLAIN:
         end = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, ZIP64, ZIP64, 0, 0, count, count, length, place)
         end += struct.pack("<4sLQL", b"PK\x06\x07", 0, place + length, 1)
-    return end + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, length, min(place, UNSTATED), 0)
+    return end + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, length, min(place, IN_ZIP64), 0)
 
 
 def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> list[NDArray[Any]]:

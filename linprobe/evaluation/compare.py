@@ -342,7 +342,8 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             stack.callback(_give_one_time, [*early, *(one.place for one in planned)] if secret else [])
             arguments = [(run, replace(_ready(found, run), dated=not secret)) for run in missing]
             selections = {one.place for one in missing if _selects(one)}
-            done = folder.recording(unordered(_train, arguments, request.jobs), {o.place for o in missing if o.spends})
+            charged = {one.place for one in missing if one.spends}
+            done = folder.recording(unordered(_train, arguments, request.jobs), charged)
             _count(done, selections, progress)
             written = _written(request, folder, planned, opened)
         except BaseException:

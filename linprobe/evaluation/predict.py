@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -93,8 +93,7 @@ def predict_rows(request: PredictRequest, progress: Progress) -> Iterator[tuple[
         raise DataError(f"{features} is a folder, and predict takes rows; {matching.how_to_make(run, features)}")
 
     def answered(rows: Source, where: str, ids: Iterator[str]) -> Iterator[tuple[str | float, ...]]:
-        scored = _scored(run, moved, lambda: _finite(rows, features), rows.n_rows, together=together)
-        for place, scores in enumerate(scored):
+        for place, scores in enumerate(_scored(run, moved, rows, features, together=together)):
             if place == 0:
                 progress.note(f"{counted(rows.n_rows, 'row')} {where}")
             yield from _predicted(run, ids, scores, temperature, all_classes)
@@ -141,24 +140,24 @@ def write_predictions(rows: Iterator[tuple[str | float, ...]], stream: IO[str]) 
 def _scored(
     run: RunFolder,
     moved: tuple[NDArray[np.float32], NDArray[np.float64] | None],
-    blocks: Callable[[], Iterator[NDArray[np.floating]]],
-    n_rows: int,
+    rows: Source,
+    where: Path,
     *,
     together: bool,
 ) -> Iterator[NDArray[np.float64]]:
-    """Class scores (b, n_classes) of `blocks` by the bias `moved`; `together`, refined to its shares if any."""
+    """Class scores (b, n_classes) of blocks by the bias `moved`; `together`, refined to its shares if any."""
     bias, shares = moved
-    if not together or not n_rows:
-        for x in blocks():
+    if not together or not rows.n_rows:
+        for x in _finite(rows, where):
             yield class_scores(x, run.weights, bias)
         return
-    rows, places = gathered(blocks(), n_rows, *run.weights.shape)
+    some, places = gathered(_finite(rows, where), rows.n_rows, *run.weights.shape)
     if shares is None:
-        refined = refined_weights(rows, run.weights, bias, known_of(run), shift=prior_shift(run), together=True)
+        refined = refined_weights(some, run.weights, bias, known_of(run), shift=prior_shift(run), together=True)
     else:
-        refined = refined_weights(rows, run.weights, bias, known_of(run), shares)
+        refined = refined_weights(some, run.weights, bias, known_of(run), shares)
     start = done = 0
-    for x in blocks():
+    for x in _finite(rows, where):
         stop = int(np.searchsorted(places, start + len(x)))
         scores = class_scores(x, refined.weights, refined.bias)
         scores[places[done:stop] - start] = refined.scores[done:stop]

@@ -14,7 +14,7 @@ from tests.cli.outcomes import Cli
 from tests.conftest import write_unlabelled
 from tests.hostile.officer import Officer, officer
 from tests.hostile.runs import sealed
-from tests.npz_layouts import of_layout
+from tests.npz_layouts import of_layout, with_headers
 
 LAYOUTS = [{"earlier": earlier, "windows": windows} for earlier in (False, True) for windows in (False, True)]
 
@@ -88,17 +88,12 @@ SPELLINGS = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_an_array_has_one_header(cli: Cli, refused: Cli, page: Officer, run_copy: Path, spelling: str) -> None:
     """In an archive whose checksums fit. `by column` is another model, and one bit of the vector of biases."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(run_copy / "model.npz") as old, zipfile.ZipFile(stream, "w") as new:
-        for name in old.namelist():
-            array = old.read(name)
-            end = 10 + array[8]
-            header = array[10:end]
-            if name == "bias.npy" or "(10," in header.decode():
-                header = SPELLINGS[spelling](header)
-            with new.open(name, "w", force_zip64=True) as member:
-                member.write(array[:8] + bytes([len(header), 0]) + header + array[end:])
-    (run_copy / "model.npz").write_bytes(stream.getvalue())
+
+    def changed(name: str, header: bytes) -> bytes:
+        return SPELLINGS[spelling](header) if name == "bias.npy" or b"(10," in header else header
+
+    model = run_copy / "model.npz"
+    model.write_bytes(with_headers(model.read_bytes(), changed))
     sealed(run_copy)
     refused(cli("verify", run_copy), 4, ["model.npz"])
     assert "refused" in page.run(run_copy)

@@ -13,7 +13,7 @@ import pytest
 from linprobe.data import array_files
 from linprobe.data.array_files import Arrays, float_archive, is_float_archive, read_archive
 from linprobe.errors import DataError
-from tests.npz_layouts import of_layout
+from tests.npz_layouts import of_layout, with_headers
 
 LATER = Path(__file__).with_name("python-3.11.7.npz").read_bytes()
 EARLIER = Path(__file__).with_name("python-3.11.2.npz").read_bytes()
@@ -67,14 +67,7 @@ def test_no_byte_can_be_changed(layout: str) -> None:
 
 def _with_spaces(content: bytes) -> bytes:
     """Longer headers of the arrays, in an archive that fits them."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
-        for name in old.namelist():
-            array = old.read(name)
-            header = array[10 : 10 + array[8]][:-1] + 64 * b" " + b"\n"
-            with new.open(name, "w", force_zip64=True) as member:
-                member.write(array[:8] + bytes([len(header), 0]) + header + array[10 + array[8] :])
-    return stream.getvalue()
+    return with_headers(content, lambda _, header: header[:-1] + 64 * b" " + b"\n")
 
 
 def _with_comment(content: bytes) -> bytes:

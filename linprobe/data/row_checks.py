@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.blocks import halved, row_norms, widened
+from linprobe.data.blocks import halved, normalise_rows, row_norms, widened
 from linprobe.data.feature_file import UNLABELLED
 from linprobe.data.feature_reader import (
     BY_CHANCE,
@@ -41,12 +42,22 @@ Numbers = NDArray[np.uint64]
 SMALLEST, LARGEST = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 MAGNITUDE, NEGATIVE_ZERO = 0x7FFF, 0x8000  # bits of half precision
 
+FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
 SCALES = (1.0, 1.3, 1.7)  # of unit rows: a number between two of half precision is not so at every scale
 SHORT, LAST_BITS = 4, np.uint32(8)  # fewer entries have few directions in half precision; float32 is rounded to these
 SAMPLED = 16  # columns compared before whole rows are
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 NONE = np.uint64(0)  # in place of a digest
 NO_SAMPLES = np.empty((0, 2 + len(SCALES)), dtype=np.uint64)
+
+NEAR = 1 / 256  # root mean square difference of near rows, in spreads of the features
+LEAST_SPREAD = 1 / 8  # of a feature, as a share of its size
+MOST_SAMPLED = 1024  # rows whose features say how much they spread
+SUMS, IN_CELL = 16, 3  # sums of the features of a row with fixed signs, and those that name its cell
+DIFFERENCE = 4 * NEAR  # of such sums of near rows, at most, but for one in 15,000
+FARTHEST = np.float32(32)  # spreads that count in such a sum: rounding hardly moves the sum, however large an entry is
+PAIRS = 2**18  # of rows whose sums are compared at a time
+MOST_WAITING = 16  # times `HASHED` numbers of rows that wait to be compared as a whole
 
 LANES = 4  # 64-bit words of a commitment's digest
 HASHED = 2**18  # numbers at a time: they fit in the cache
@@ -57,22 +68,23 @@ HALF = np.finfo(np.float16)
 
 
 class RowSet:
-    """Rows to be found among other rows: equal rows, or positive multiples, in half precision, whatever their labels.
+    """Rows to be found among other rows: equal rows, or positive multiples, up to rounding, whatever their labels.
 
-    Rows that half precision does not hold are compared as float32. So are multiples of a row with fewer than `SHORT`
-    entries other than zero, which other records have by chance; a row with one entry has none. A factor that is no
-    power of 2 changes last digits: a row of 2,048 features is missed with a probability of about 0.1 at one of the
-    `scales` of unit rows, and of 0.001 at three. Rows that are the same for a `Commitment` are equal here as well, but
-    for those with fewer than `FEWEST` entries left. Rows with fewer than `fewest` entries have no multiples, as these
-    may be other records by chance; above 0, rows of zeros equal nothing.
+    They are found if they are equal in half precision, or as float32 where half precision does not hold them; if they
+    are the same for a `Commitment`; and as `NearRows`. With `short`, multiples of rows with 2 to 7 entries other than
+    zero are found too: as float32 with fewer than `SHORT`, since other records are such multiples by chance in half
+    precision. One in 30 is missed. Without `short`, rows of zeros equal nothing.
     """
 
-    def __init__(
-        self, blocks: Callable[[], Iterable[RawRows]], fewest: int = 0, scales: Sequence[float] = SCALES
-    ) -> None:
-        self._blocks, self._fewest, self._scales, self._factors = blocks, fewest, scales, Factors()
-        self._samples = distinct(np.concatenate([NO_SAMPLES, *(sampled(x, norms_of(x)) for x in blocks())]))
-        self._found: list[Numbers] = []
+    def __init__(self, blocks: Callable[[], Iterable[RawRows]], *, short: bool = True) -> None:
+        self._blocks, self._short, self._factors, self._near = blocks, short, Factors(), NearRows(blocks)
+        samples = [NO_SAMPLES]
+        for x in blocks():
+            norms = norms_of(x)
+            samples.append(sampled(x, norms))
+            self._near.add(x, norms)
+        self._samples = distinct(np.concatenate(samples))
+        self._found = [np.empty(0, dtype=np.uint64)]
 
     @cached_property
     def _digests_of_rows(self) -> Numbers:
@@ -83,51 +95,157 @@ class RowSet:
     def _known(self) -> Numbers:
         return distinct(self._digests_of_rows)
 
-    def find(self, x: RawRows, samples: Numbers | None = None, which: Mask | None = None) -> bool:
-        """Whether a row of `x` (b, n_features), of those in `which`, is in the set; `samples` are `sampled(x)`."""
-        samples = sampled(x, norms_of(x)) if samples is None else samples
+    def look_through(self, blocks: Iterable[RawRows]) -> None:
+        for x in blocks:
+            norms = norms_of(x)
+            self.find(x, norms, sampled(x, norms))
+
+    def find(self, x: RawRows, norms: Reals, samples: Numbers, which: Mask | None = None) -> None:
+        """Look for the rows of `x` (b, n_features), or those in `which`; `norms_of(x)` and `sampled(x, norms)`."""
+        self._near.find(x, norms, which)
         found = among(samples, self._samples).any(axis=1)
-        likely = x[found if which is None else found & which]
-        if not len(likely):
-            return False
-        digests = self._digests(likely, norms_of(likely))
-        self._found.append(digests[among(digests, self._known) & (digests != NONE)])
-        return bool(self._found[-1].size)
+        likely = np.flatnonzero(found if which is None else found & which)
+        if likely.size:
+            digests = self._digests(x[likely], norms[likely])
+            self._found.append(digests[among(digests, self._known) & (digests != NONE)])
 
     def found(self) -> NDArray[np.intp]:
-        if not self._found:
-            return np.empty(0, dtype=np.intp)
+        """The places of the rows of this set that were found among the others."""
         met = distinct(np.concatenate(self._found))
-        return np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))
+        near = self._near.found()
+        return np.union1d(near, np.flatnonzero(among(self._digests_of_rows, met).any(axis=1))) if met.size else near
 
     def _digests(self, x: RawRows, norms: Reals) -> Numbers:
-        """Digests of each row as given, as unit row at each scale, and without small entries, (b, 2 + n_scales)."""
-        digests = np.empty((len(x), 2 + len(self._scales)), dtype=np.uint64)
+        """Digests of rows as given, of short unit rows at each scale, and without small entries, (b, 2 + n_scales)."""
+        digests = np.full((len(x), 2 + len(SCALES)), NONE)
 
         def add_part(here: slice) -> None:
-            wide, size = _float32(x[here]), _sizes(x[here])
+            wide, size, part = _float32(x[here]), _sizes(x[here]), digests[here]
             held, entries = (size >= SMALLEST) & (size <= LARGEST), np.count_nonzero(wide, axis=1)
-            as_given, units, short = digests[here, 0], digests[here, 1:-1], entries < SHORT
-            as_given[:] = self._factors.hashes(_half(x[here]))
+            part[:, 0] = self._factors.hashes(_half(x[here]))
             if not held.all():
-                as_given[~held] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
-            for place, unit in enumerate(_units(wide, norms[here], self._scales)):
-                units[:, place] = self._factors.hashes(_half(unit))
-                units[short, place] = self._factors.hashes(_fine(unit[short]))
-            as_given[entries == 0] = NONE
-            units[(entries < self._fewest) | (entries == 1)] = NONE
+                part[~held, 0] = self._factors.hashes((wide[~held] + np.float32(0)).view(np.uint16))
             rough = _scaled_half(x[here])
-            digests[here, -1] = self._factors.hashes(rough)
-            digests[here, -1][np.count_nonzero(rough, axis=1) < FEWEST] = NONE
+            part[:, -1] = self._factors.hashes(rough)
+            part[np.count_nonzero(rough, axis=1) < FEWEST, -1] = NONE
+            if not self._short:
+                part[entries == 0, 0] = NONE
+                return
+            some = np.flatnonzero((entries > 1) & (entries < FEWEST))
+            fine = entries[some] < SHORT
+            for place, unit in enumerate(_units(wide[some], norms[here][some], SCALES), start=1):
+                part[some, place] = self._factors.hashes(_half(unit))
+                part[some[fine], place] = self._factors.hashes(_fine(unit[fine]))
 
         in_slices(len(x), _at_a_time(x), add_part)
         return digests
 
 
+class NearRows:
+    """Rows to be found among other rows though both were scaled, and then rounded.
+
+    Rows of at least `FEWEST` entries other than zero are near if their unit rows differ by at most `NEAR`: the root
+    mean square over all features, each in units of its spread in this set; and if half of the entries other than zero
+    differ by at most `NEAR` of themselves. Rounding to half precision, or to three digits of most features, is less.
+    Sums of the features of near rows with fixed signs differ as little: the first `IN_CELL` of them name a cell, and
+    rows of one cell are compared by all `SUMS`, then as a whole.
+    """
+
+    def __init__(self, blocks: Callable[[], Iterable[RawRows]]) -> None:
+        self._blocks, self._spread = blocks, _spreads(blocks())
+        signs = np.random.default_rng(0).integers(0, 2, (len(self._spread), SUMS)) * 2 - 1
+        self._weights = np.divide(1, self._spread, out=np.zeros_like(self._spread), where=self._spread > 0)
+        self._signs = (signs / len(signs) ** 0.5).astype(np.float32)
+        self._sums, self._long = [np.empty((0, SUMS), np.float32)], [np.empty(0, dtype=bool)]
+        self._waiting: list[tuple[Singles, Indices]] = []  # unit rows, and the places of the rows to compare them with
+
+    def add(self, x: RawRows, norms: Reals) -> None:
+        """Add the next rows of this set, (b, n_features), with their norms (b,). All come before the first `find`."""
+        self._sums.append(self._sums_of(x, norms))
+        self._long.append(np.count_nonzero(x, axis=1) >= FEWEST)
+
+    @cached_property
+    def _known(self) -> Singles:
+        return np.concatenate(self._sums)
+
+    @cached_property
+    def _found(self) -> Mask:
+        return np.zeros(len(self._known), dtype=bool)
+
+    @cached_property
+    def _cells(self) -> tuple[Numbers, Indices]:
+        """Cells, sorted, and the place of the row that is near each."""
+        places = np.flatnonzero(np.concatenate(self._long))
+        corners = np.array(list(product((-DIFFERENCE, DIFFERENCE), repeat=IN_CELL)), np.float32)
+        around = self._known[places, :IN_CELL] + corners[:, None]
+        cells = _cells_of(around.reshape(-1, IN_CELL))
+        order = np.argsort(cells)
+        return cells[order], np.tile(places, len(corners))[order]
+
+    def find(self, x: RawRows, norms: Reals, which: Mask | None) -> None:
+        """Look for the rows of `x` (b, n_features), or those in `which`, by their norms (b,)."""
+        cells, places = self._cells
+        if not places.size:
+            return
+        sums = self._sums_of(x, norms)
+        mine = _cells_of(sums[:, :IN_CELL])
+        first = np.searchsorted(cells, mine)
+        counts = np.searchsorted(cells, mine, "right") - first
+        some = np.flatnonzero(counts if which is None else counts * which)
+        for rows in np.split(some, np.flatnonzero(np.diff(np.cumsum(counts[some]) // PAIRS)) + 1):
+            n_known = counts[rows]
+            row = np.repeat(rows, n_known)
+            known = places[np.arange(len(row)) + np.repeat(first[rows] + n_known - np.cumsum(n_known), n_known)]
+            new = ~self._found[known]
+            row, known = row[new], known[new]
+            near = np.flatnonzero((np.abs(sums[row] - self._known[known]) <= DIFFERENCE).all(axis=1))
+            for start in range(0, len(near), _at_a_time(x)):
+                part = near[start : start + _at_a_time(x)]
+                self._waiting.append((_unit_rows(x[row[part]], norms[row[part]]), known[part]))
+                if len(self._waiting) > MOST_WAITING:
+                    self._compare()
+
+    def found(self) -> NDArray[np.intp]:
+        self._compare()
+        return np.flatnonzero(self._found)
+
+    def _compare(self) -> None:
+        """Compare the rows that wait with the rows of this set, which are read again."""
+        if not self._waiting:
+            return
+        units, places = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        self._waiting, start = [], 0
+        for x in self._blocks():
+            pairs = np.flatnonzero((places >= start) & (places < start + len(x)))
+            for part in np.split(pairs, range(_at_a_time(x), len(pairs), _at_a_time(x))):
+                some = x[places[part] - start]
+                mine, theirs = _unit_rows(some, norms_of(some)), units[part]
+                apart, size = np.abs(mine - theirs), np.maximum(np.abs(mine), np.abs(theirs))
+                spread = np.maximum(self._spread, LEAST_SPREAD * size)
+                apart_by_spread = np.divide(apart, spread, out=np.zeros_like(apart), where=apart > 0)
+                near = np.square(apart_by_spread).mean(axis=1) <= NEAR**2
+                near &= 2 * ((apart <= NEAR * size) & (size > 0)).sum(axis=1) >= (size > 0).sum(axis=1)
+                self._found[places[part[near]]] = True
+            start += len(x)
+
+    def _sums_of(self, x: RawRows, norms: Reals) -> Singles:
+        """Sums of the features of each unit row with fixed signs, in spreads, each at most `FARTHEST`, (b, SUMS)."""
+        sums = np.empty((len(x), SUMS), np.float32)
+
+        def add_part(here: slice) -> None:
+            spreads = _unit_rows(x[here], norms[here])
+            spreads *= self._weights
+            sums[here] = np.clip(spreads, -FARTHEST, FARTHEST, out=spreads) @ self._signs
+
+        in_slices(len(x), _at_a_time(x), add_part)
+        return sums
+
+
 def share_a_row(private: Iterable[RawRows], public: Callable[[], Iterable[RawRows]]) -> bool:
-    """Whether blocks of private rows share a row, or a positive multiple, in half precision with public ones."""
+    """Whether blocks of private rows share a row, or a positive multiple, with public ones, up to rounding."""
     known = RowSet(public)
-    return any(known.find(x) for x in private)
+    known.look_through(private)
+    return bool(known.found().size)
 
 
 class Commitment:
@@ -227,6 +345,44 @@ def _units(x: Singles, norms: Reals, scales: Iterable[float]) -> Iterator[Single
         yield (x * (scale * inverse)[:, None]).astype(np.float32)
 
 
+def _unit_rows(x: RawRows, norms: Reals) -> Singles:
+    """Rows (b, n_features) divided by their norms (b,); rows that are not finite become zeros."""
+    wide, finite = _float32(x), np.isfinite(norms)
+    if finite.all():
+        return normalise_rows(wide, norms)
+    return normalise_rows(np.where(finite[:, None], wide, np.float32(0)), np.where(finite, norms, 0.0))
+
+
+def _spreads(blocks: Iterable[RawRows]) -> Singles:
+    """The spread of each feature of unit rows, (n_features,): half the distance between two quantiles of some rows.
+
+    Where that is 0, the root mean square, of all such features if that is larger. A standard deviation may come from a
+    few rows that are small elsewhere.
+    """
+    rows, step, n = [np.empty((0, 1), np.float32)], 1, 0
+    for x in blocks:
+        some = x[-n % step :: step]
+        rows = [part for part in rows if part.size] + [_unit_rows(some, norms_of(some))]
+        n += len(x)
+        while sum(map(len, rows)) > MOST_SAMPLED:
+            rows, step = [np.concatenate(rows)[::2]], 2 * step
+    unit = np.concatenate(rows)
+    if not len(unit):
+        return np.ones(1, np.float32)
+    low, middle, high = np.quantile(unit, (0.16, 0.5, 0.84), axis=0)
+    spread = np.maximum((high - low) / 2, LEAST_SPREAD * np.abs(middle))
+    squares, rare = np.einsum("ij,ij->j", unit, unit) / len(unit), spread == 0
+    spread[rare] = np.sqrt(np.maximum(squares[rare], squares[rare].mean() if rare.any() else 0.0))
+    return np.asarray(spread, np.float32)
+
+
+def _cells_of(sums: Singles) -> Numbers:
+    """A number for the cell of each point, (b,): cells are cubes, twice `DIFFERENCE` wide."""
+    with np.errstate(invalid="ignore"):
+        cells = np.floor(sums / np.float32(2 * DIFFERENCE)).astype(np.int64).view(np.uint64)
+    return np.asarray((cells * FACTORS[: sums.shape[1]]).sum(axis=1, dtype=np.uint64))
+
+
 def _at_a_time(x: RawRows) -> int:
     return max(1, HASHED // int(x.shape[1]))
 
@@ -275,8 +431,6 @@ def _scaled_half(rows: RawRows, columns: Indices | slice = slice(None)) -> NDArr
     return half
 
 
-FEWEST = 8  # entries that are not zero; rows with fewer are multiples of each other by chance
-ONE_SCALE = SCALES[:1]  # for test rows, of which many count
 NAMED = 5  # rows in a message
 LEAKS = "refinement treats its rows as public, and that would leak; give other rows with --unlabelled"
 WAITING = 4  # blocks that are read before a digest of them is computed
@@ -317,7 +471,7 @@ def check_rows(
 
 def _check_all_but_training_rows(features: FeatureReader) -> RowSet | None:
     tested = partial(_rows_of, partial(_finite_blocks, features, "test"))
-    test = RowSet(tested, FEWEST, ONE_SCALE) if "test" in features.sizes else None
+    test = RowSet(tested, short=False) if "test" in features.sizes else None
     for group in {"public", UNLABELLED} & features.sizes.keys():
         for _ in _finite_blocks(features, group):
             pass
@@ -341,7 +495,6 @@ def _check_training_rows(
     sha: GroupDigest | None,
 ) -> None:
     sets = [(part, RowSet(partial(_rows_of, part.blocks))) for part in public]
-    shared: list[GroupRows] = []
     with ExitStack() as stack:  # digests are computed in threads, and hold no lock
         digests = [] if commitment is None else [lambda x, *_: commitment.add(x)]
         digests += [] if sha is None else [sha.add]
@@ -353,22 +506,23 @@ def _check_training_rows(
                 add(x, y, kept)
             if test is not None or sets:
                 samples = sampled(x, norms)
-                shared = shared or [part for part, known in sets if known.find(x, samples, guarded)]
+                for _, known in sets:
+                    known.find(x, norms, samples, guarded)
                 if test is not None:
-                    test.find(x, samples)
+                    test.find(x, norms, samples)
             start += len(x)
-    if shared:
-        raise PrivacyError(_shared("rows", features, shared[0]))
+    for part, known in sets:
+        if known.found().size:
+            raise PrivacyError(_shared("rows", features, part))
     if sha is not None:
         sha.keep()
 
 
 def compare_test_rows(features: FeatureReader, others: Sequence[GroupRows], what: str) -> EqualRows | None:
     """Compare test rows with others, called `what`, as `check_rows` does. DataError: too many for chance."""
-    test = RowSet(partial(_rows_of, partial(features.blocks, "test")), FEWEST, ONE_SCALE)
+    test = RowSet(partial(_rows_of, partial(features.blocks, "test")), short=False)
     for other in others:
-        for x, _ in other.blocks():
-            test.find(x)
+        test.look_through(_rows_of(other.blocks))
     equal = _judged(test, features, others, what)
     if equal is not None:
         equal.refuse_many()

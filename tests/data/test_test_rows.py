@@ -61,6 +61,7 @@ COPIES: dict[str, Any] = {
     "the last": TRAIN[-1:],
     "a multiple": 4 * TRAIN[7:8],
     "a small multiple": TRAIN[7:8] / 2**20,
+    "a multiple in half precision": (TRAIN[7:8] / 255).astype(np.float16),
     "rounded to half precision": TRAIN[7:8].astype(np.float16),
     "several": TRAIN[::50],
 }

@@ -523,7 +523,7 @@ class AttackRequest(
 ):
     """Run a membership inference attack on a run.
 
-    The attack distinguishes private rows from test rows by their scores; with --unit owner, private people from test
+    The attack distinguishes private rows from test rows by their scores; in a run by owner, private people from test
     people. The results are private.
     """
 

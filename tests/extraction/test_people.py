@@ -11,6 +11,7 @@ from linprobe.data import labels
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.labels import owner_bounds
 from linprobe.errors import DataError, UsageError
+from linprobe.extraction import run
 from tests.extraction.samples import Notes, ids_of, run_extract, write_images
 
 
@@ -51,6 +52,43 @@ def test_a_file_names_the_owner(images: Path, tmp_path: Path) -> None:
     (tmp_path / "owners.csv").write_text("\n".join([line.replace("person", "pupil") for line in lines]))
     with pytest.raises(UsageError, match="fingerprint"):
         run_extract(images, tmp_path / "owned.h5", owners=tmp_path / "owners.csv")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_people_who_change_places_are_other_owners(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The sorted names of owners stay the same, and the rows have another order."""
+    plain, out = tmp_path / "plain.h5", tmp_path / "owned.h5"
+    run_extract(images, plain)
+    ids = ids_of(plain, "train")
+    owners = {name: f"p{place // 3}" for place, name in enumerate(ids)}
+    tested = dict.fromkeys(ids_of(plain, "test"), "tester")
+
+    def made(*, overwrite: bool = False) -> None:
+        lines = ["id,owner", *(f"{name},{owner}" for name, owner in (owners | tested).items())]
+        (tmp_path / "owners.csv").write_text("\n".join(lines))
+        run_extract(images, out, owners=tmp_path / "owners.csv", batch_size=2, overwrite=overwrite)
+
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "assemble", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                made()
+    else:
+        made()
+    owners[ids[0]], owners[ids[-1]] = owners[ids[-1]], owners[ids[0]]
+    with pytest.raises(UsageError, match=r"fingerprint.*owners have changed since.*--overwrite"):
+        made()
+    made(overwrite=True)
+    assert owners_of(out) == owners
+    with FeatureFile(plain) as first, FeatureFile(out) as second:
+        here, there = (dict(zip(f.ids("train"), f.rows("train", slice(None)), strict=True)) for f in (first, second))
+    assert all((here[name] == there[name]).all() for name in ids)
+
+
+def interrupted(_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_owners_that_are_not_known_are_refused(images: Path, tmp_path: Path) -> None:

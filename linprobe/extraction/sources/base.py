@@ -119,7 +119,7 @@ class OwnedMembers(Subset):
 
     def fingerprint(self) -> str:
         owners = hashlib.sha256("\0".join(self.owners.tolist()).encode()).hexdigest()
-        return hashlib.sha256(f"{self.whole.fingerprint()} {owners}".encode()).hexdigest()
+        return hashlib.sha256(f"{super().fingerprint()} {owners}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)

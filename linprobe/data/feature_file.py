@@ -107,7 +107,7 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
 
 
 def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
-    """DataError if two checked data sets, by name, are one, or lie in the same bytes of the file."""
+    """DataError if checked data sets, by name, are one, share bytes of the file, or state another size than is read."""
     objects: dict[Any, str] = {}
     stored: list[tuple[int, int, str]] = []
     for name, data_set in sets.items():
@@ -115,10 +115,20 @@ def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
         first = objects.setdefault(found, name)
         if first != name:
             raise DataError(f"{path}: {first} and {name} are one data set; allowed: a data set for each; copy one")
-        if found.get_create_plist().get_layout() == h5py.h5d.CHUNKED:
+        plan, item, before = found.get_create_plist(), found.get_type().get_size(), len(stored)
+        if plan.get_layout() == h5py.h5d.CHUNKED:
             found.chunk_iter(lambda chunk, name=name: stored.append((chunk.byte_offset, chunk.size, name)))
+            shape = plan.get_chunk()
         elif found.get_offset() is not None:
             stored.append((found.get_offset(), found.get_storage_size(), name))
+            shape = found.shape
+        of_variable_length = found.dtype.kind == "O"
+        for _, size, _ in () if plan.get_nfilters() or of_variable_length else stored[before:]:
+            if size != math.prod(shape) * item:
+                raise DataError(
+                    f"{path}: {name} states {size} bytes for numbers of shape {shape}; allowed: "
+                    f"{math.prod(shape) * item}; make it again"
+                )
     end, last = 0, ""
     for start, size, name in sorted(stored):
         if start < end:
@@ -333,6 +343,11 @@ class FeatureFile(FeatureReader):
             raise DataError(f"{self.path}: there are no {name} rows; allowed: at least 1; make the file again")
         if x.ndim != 2 or min(x.shape) < 1 or x.dtype not in (np.float16, np.float32):
             raise DataError(f"{self.path}: {name}/x has shape {x.shape}, type {x.dtype}; allowed: 2 axes, float16/32")
+        if x.id.get_type() != h5py.h5t.py_create(x.dtype):  # whose bytes `Extents` reads
+            raise DataError(
+                f"{self.path}: {name}/x is stored in another type, of {x.id.get_type().get_size()} bytes, that HDF5 "
+                f"turns into {x.dtype}; allowed: float16/32 of IEEE 754; write x.astype('float32')"
+            )
         n_rows, width = map(int, x.shape)
         n_bytes = self._file.id.get_filesize()
         if n_rows > n_bytes:

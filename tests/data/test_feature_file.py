@@ -268,6 +268,26 @@ def test_damaged_file_is_refused_with_the_reason(editable: Path, damage: str) ->
     assert all(word in str(caught.value) for word in ["edited.h5", *words]), str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fields", [(15, 7, 8, 0, 7, 127, 2), (23, 15, 8, 0, 15, 127, 3), (7, 2, 5, 0, 2, 15, 1)], ids=["bf16", "24", "fp8"]
+)
+def test_rows_stored_in_another_type_than_they_are_read_are_refused(editable: Path, fields: tuple[int, ...]) -> None:
+    """HDF5 turns such numbers into float32; their bytes, which are read directly, are other numbers."""
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    *places, bias, size = fields
+    kind.set_fields(*places)
+    kind.set_precision(8 * size)
+    kind.set_ebias(bias)
+    kind.set_size(size)
+    with h5py.File(editable, "r+") as file:
+        rows = file["public/x"][:]
+        del file["public/x"]
+        space = h5py.h5s.create_simple(rows.shape)
+        h5py.h5d.create(file["public"].id, b"x", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, rows)
+    with pytest.raises(DataError, match=f"public/x is stored in another type, of {size} bytes, that HDF5 turns into"):
+        FeatureFile(editable)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_rows_that_are_not_finite_are_counted_and_the_first_five_named(editable: Path, value: float) -> None:
     bad = [2, 30, 31, 200, 201, 377, 399]

@@ -212,6 +212,27 @@ def test_two_data_sets_in_the_same_bytes_are_refused(tmp_path: Path, chunks: boo
         FeatureFile(path)
 
 
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_stated_size_that_hides_shared_bytes_is_refused(tmp_path: Path, chunks: bool) -> None:
+    """Rows read from a place are as long as their shape says, whatever the file states of their bytes."""
+    path = contiguous(tmp_path / "f.h5", chunks=chunks)
+    with h5py.File(path) as file:
+        theirs, place = (
+            one.id.get_chunk_info(0).byte_offset if chunks else one.id.get_offset()
+            for one in (file["train/x"], file["public/x"])
+        )
+    # a node of a B-tree: size, filters, offsets; a layout: place, then size
+    stated, new = (
+        (struct.pack("<QQ", 64, 0) + bytes(16), struct.pack("<QQ", 8, 0) + bytes(16)) if chunks else (b"", b"")
+    )
+    sizes = [b"" if chunks else struct.pack("<Q", size) for size in (64, 8)]
+    content, old = path.read_bytes(), stated + struct.pack("<Q", place) + sizes[0]
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new + struct.pack("<Q", theirs - 32) + sizes[1]))
+    with pytest.raises(DataError, match=r"public/x states 8 bytes for numbers of shape \(4, 4\); allowed: 64; make it"):
+        FeatureFile(path)
+
+
 # people
 
 

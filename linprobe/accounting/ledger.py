@@ -6,7 +6,7 @@ A crash between the line and the result makes the ledger over-count, never under
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO
@@ -25,6 +25,7 @@ class AppendOnlyFile:
 
     def __init__(self, path: Path, mode: int = PUBLIC_MODE) -> None:
         self.path = path
+        self._failed: OSError | None = None
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
 
     def append(self, line: str, *, sync: bool = True) -> None:
@@ -49,7 +50,14 @@ class AppendOnlyFile:
         return whole
 
     def sync(self) -> None:
-        os.fsync(self.descriptor)
+        """Force the lines to the disk. OSError: this failed, now or earlier; Linux reports lost lines only once."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            os.fsync(self.descriptor)
+        except OSError as error:
+            self._failed = error
+            raise
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -108,9 +116,9 @@ class Ledger:
     def close(self) -> None:
         """Force the file to the disk and close it; called before any result is written."""
         if self._lines is not None:
-            self._lines.sync()
-            self._lines.close()
-            self._lines = None
+            lines, self._lines = self._lines, None
+            with closing(lines):
+                lines.sync()
 
 
 def whole_lines(content: bytes) -> bytes:

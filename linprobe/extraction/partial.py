@@ -112,12 +112,13 @@ class Partial:
             self.sync()
 
     def sync(self) -> None:
-        for group in {group for group, _, _ in self._unsynced}:
+        """Force the rows to the disk, then write their status. If that fails, they stay pending."""
+        waiting, self._unsynced = self._unsynced, []  # Linux reports lost rows once, and then success
+        for group in {group for group, _, _ in waiting}:
             os.fsync(self._open[f"{group}.rows"])
             os.fsync(self._open[f"{group}.keys"])
-        for group, start, status in self._unsynced:
+        for group, start, status in waiting:
             _write_all(self._open[f"{group}.status"], np.frombuffer(status, dtype=np.uint8), start)
-        self._unsynced.clear()
         self._synced = time.monotonic()
 
     def skip(self, group: str, row: int, name: str, reason: str) -> None:

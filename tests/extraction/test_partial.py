@@ -133,6 +133,28 @@ def test_a_full_disk_is_not_taken_for_done(tmp_path: Path, monkeypatch: pytest.M
         assert partial.status("train").tolist() == [PENDING] * 7
 
 
+@pytest.mark.parametrize("kind", ["rows", "keys"])
+def test_rows_that_a_disk_lost_are_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Linux reports an error of the disk once, and the next call succeeds though the rows are lost."""
+    begin(tmp_path / "p")
+    faults = [OSError(errno.EIO, "Input/output error")]
+    with opened(tmp_path / "p") as partial:
+
+        def failing_once(descriptor: int) -> None:
+            if faults and descriptor == partial._open[f"train.{kind}"]:
+                raise faults.pop()
+
+        monkeypatch.setattr(os, "fsync", failing_once)
+        partial.write("train", 0, ROWS[:2], marks(DONE, DONE), keys_of(ROWS[:2]))
+        with pytest.raises(OSError, match="Input/output"):
+            partial.sync()
+        partial.write("train", 4, ROWS[4:6], marks(DONE, DONE), keys_of(ROWS[4:6]))
+        partial.sync()
+        assert partial.status("train").tolist() == [PENDING] * 4 + [DONE, DONE, PENDING]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -1217,3 +1217,16 @@ def test_a_closed_ledger_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fsync", lambda opened: synced.append(os.fstat(opened).st_size))
     ledger.close()
     assert synced == [path.stat().st_size]
+
+
+def test_a_ledger_that_did_not_reach_the_disk_is_never_said_to_be_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports an error of the disk once, and the next call succeeds though the lines are lost."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.append(GaussianEvent("gradient", 0, 1.0, 2.0))
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=[OSError(errno.EIO, "Input/output error"), None, None]))
+    for attempt in (ledger.sync, ledger.sync, ledger.close):
+        with pytest.raises(OSError, match="Input/output"):
+            attempt()
+    Ledger(tmp_path / "ledger.jsonl", again=True).close()  # the lock of the first one is gone

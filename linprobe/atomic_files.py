@@ -185,7 +185,8 @@ def replace_when_complete(path: Path, mode: str = "wb", *, private: bool = False
 
 def remove_torn(path: Path) -> None:
     """Remove what killed processes left of `path`, which no other living one writes: the caller holds its lock."""
-    for torn in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+    token = 8 * "[0-9a-f]"  # a star would match files of an output NAME.h5 beside NAME
+    for torn in path.parent.glob(f".{glob.escape(path.name)}.{token}.partial"):
         with suppress(OSError):
             torn.unlink()
 

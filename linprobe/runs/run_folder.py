@@ -607,6 +607,7 @@ def new_files(
 ) -> Iterator[None]:
     """Hold the names of output files by their flags, before anything is read. Missing folders are made.
 
+    What killed processes left of these files is removed.
     Raises UsageError: an existing file without `overwrite`, a folder, an input, or one name twice; and as `claimed`.
     """
     wanted = {flag: path for flag, path in paths.items() if path is not None}
@@ -620,7 +621,8 @@ def new_files(
             raise errors.UsageError(f"{what} {path} is named twice; give two names")
     with ExitStack() as stack:
         for flag, path in wanted.items():
-            stack.enter_context(claimed(path, what, flag, overwrite=overwrite))
+            if stack.enter_context(claimed(path, what, flag, overwrite=overwrite)):
+                atomic_files.remove_torn(path)
         yield
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from linprobe.cli import run
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.extraction.partial import Partial, locked
 from linprobe.runs.run_folder import claimed
 from tests.cli.outcomes import Cli
@@ -44,6 +47,32 @@ def test_import_replaces_a_file_only_on_request(cli: Cli, refused: Refused, arra
         Path("a.h5").write_bytes(content)
         assert cli("import", arrays, "--out", "a.h5", "--overwrite").status == 0
         assert Path("a.h5").read_bytes() == before
+
+
+def test_what_a_killed_import_left_is_removed_by_the_next_one(cli: Cli, arrays: Path) -> None:
+    """And nothing that another process may still write, to another output."""
+    others = {".a.h5.csv.0123abcd.partial", ".b.h5.0123abcd.partial"}
+    for name in others:
+        Path(name).touch()
+
+    def killed() -> int:
+        write = FeatureWriter.write_group
+
+        def dying(*words: Any, **options: Any) -> None:
+            write(*words, **options)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        FeatureWriter.write_group = dying  # type: ignore[method-assign]
+        return run(["import", str(arrays), "--out", "a.h5"])
+
+    assert ended(start_copy(killed)) == -signal.SIGKILL
+    left = {path.name for path in Path().glob(".*.partial")} - others
+    assert len(left) == 1
+    with claimed(Path("a.h5")):  # a living process holds the name
+        assert cli("import", arrays, "--out", "a.h5").status == 2
+        assert left < {path.name for path in Path().glob(".*.partial")}
+    assert cli("import", arrays, "--out", "a.h5").status == 0
+    assert {path.name for path in Path().glob(".*.partial")} == others
 
 
 def test_a_lock_file_that_cannot_be_removed_stays_beside_the_complete_file(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import pickle
 import struct
 import warnings
@@ -23,11 +24,11 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from io import SEEK_END
+from contextlib import contextmanager, nullcontext
+from io import SEEK_END, BufferedReader
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,7 @@ def read_archive(path: Path, wanted: Collection[str] | None = None, opened: IO[b
                     f"{MOST_COMPRESSED} times as many"
                 )
             with archive.open(member) as stream:
-                _check_header(stream, member.file_size, name, longest)
+                _header(stream, member.file_size, name, longest)
             with archive.open(member) as stream:
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 stream.read(1)  # at the end of a member, zipfile compares its checksum
@@ -209,23 +210,95 @@ def checked_arrays(path: Path, arrays: Arrays, **wanted: tuple[int, str]) -> lis
     return [arrays[name] for name in wanted]
 
 
-def open_array(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, mapped into memory. Raises DataError: a damaged file, a pickle, or another size."""
-    with reading(f"array file {path}", "write it again"):
-        if not path.exists():
-            raise DataError(f"array file {path} does not exist; give a file that exists")
-        with path.open("rb") as stream:
-            _check_header(stream, path.stat().st_size, path.name, path.stat().st_size)
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+class NpyRows:
+    """The array of an .npy file, read row by row: one mapped into memory ends the process if its file is cut short.
+
+    `array[rows]` reads the rows of a slice or of an array of numbers, and `np.asarray(array)` all. DataError: a file
+    damaged, or written to since it was opened; a pickle.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._opened() as stream:
+            self._as_opened = _written(stream)
+            self.shape, self._by_column, self.dtype = _header(stream, path.stat().st_size, path.name)
+            self._start = stream.tell()
+        self.ndim = len(self.shape)
+
+    @contextmanager
+    def _opened(self) -> Iterator[BufferedReader]:
+        with reading(f"array file {self._path}", "write it again"):
+            if not self._path.exists():
+                raise DataError(f"array file {self._path} does not exist; give a file that exists")
+            with self._path.open("rb") as stream:
+                yield stream
+
+    def _check(self, stream: BufferedReader, *, whole: bool = True) -> None:
+        if not whole or _written(stream) != self._as_opened:
+            raise DataError(
+                f"array file {self._path} was written to after it was opened; stop what writes to it, then run again"
+            )
+
+    def _fill(self, stream: BufferedReader, place: int, values: NDArray[Any]) -> None:
+        """Read contiguous `values` from a place, counted in values."""
+        stream.seek(self._start + place * self.dtype.itemsize)
+        if stream.readinto(values.reshape(-1).view(np.uint8).data) != values.nbytes:
+            self._check(stream, whole=False)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: int | slice | NDArray[np.integer]) -> NDArray[Any]:
+        if isinstance(key, int | np.integer):
+            return np.asarray(self[key : key + 1][0])
+        rows = np.arange(*key.indices(len(self))) if isinstance(key, slice) else key
+        found = np.empty((len(rows), *self.shape[1:]), self.dtype, order="F" if self._by_column else "C")
+        if not found.size:
+            return found
+        width, first = math.prod(self.shape[1:]), int(rows.min())
+        with self._opened() as stream:
+            if self._by_column:
+                column = np.empty(int(rows.max()) + 1 - first, self.dtype)
+                for place, values in enumerate(found.T.reshape(width, len(rows))):
+                    self._fill(stream, place * len(self) + first, column)
+                    values[:] = column[rows - first]
+            else:
+                ends = np.flatnonzero(np.diff(rows, append=-1) != 1) + 1  # of runs of rows in the file
+                for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+                    self._fill(stream, int(rows[start]) * width, found[start:end])
+            self._check(stream)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        with self._opened() as stream:
+            self._check(stream)
+            found = np.load(stream, allow_pickle=False)
+            self._check(stream)
+        return np.asarray(found, dtype=dtype)
 
 
-def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None:
-    """ValueError unless plain values in .npy format fill `size` bytes of `stream`, no axis longer than `longest`."""
+def _written(stream: IO[bytes]) -> tuple[int, ...]:
+    """Which file is open, its size, and the time of the last write."""
+    found = os.fstat(stream.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def open_array(path: Path, *, by_row: bool = True) -> NDArray[Any]:
+    """The array of an .npy file, as `NpyRows` or in memory. DataError: as there."""
+    stored = NpyRows(path)
+    return cast("NDArray[Any]", stored) if by_row else np.asarray(stored)
+
+
+def _header(stream: IO[bytes], size: int, name: str, longest: int = 0) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether by column, and type of an .npy file.
+
+    ValueError unless plain values fill `size` bytes of `stream`, no axis longer than that or `longest`.
+    """
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} has version {version} of the .npy format; allowed: (1, 0), (2, 0)")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream, max_header_size=LONGEST_HEADER)
+    shape, by_column, dtype = read(stream, max_header_size=LONGEST_HEADER)
     if dtype.hasobject:
         raise DataError(
             f"array {name} holds Python objects, not numbers or text; save features as x.astype('float32'), and labels "
@@ -234,6 +307,7 @@ def _check_header(stream: IO[bytes], size: int, name: str, longest: int) -> None
     held, declared = size - stream.tell(), math.prod(shape) * dtype.itemsize
     if any(length < 0 for length in shape) or declared != held or max(shape, default=0) > max(size, longest):
         raise ValueError(f"{name} declares shape {shape} of {dtype}, {declared} bytes, and holds {held}")
+    return shape, by_column, dtype
 
 
 def load_torch(path: Path) -> Any:

@@ -141,7 +141,8 @@ def _read_one(
     if source.suffix in HDF5:
         return _read_hdf5(source, columns, choose)
     if source.suffix == ".npy":
-        return {_key_of_file(source, owner, pair, progress): array_files.open_array(source)}
+        key = _key_of_file(source, owner, pair, progress)
+        return {key: array_files.open_array(source, by_row=key.startswith("X_"))}
     loaded = array_files.load_torch(source)
     if isinstance(loaded, dict):
         by_name = {str(key): value for key, value in loaded.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,18 @@ import h5py
 import numpy as np
 import pytest
 
+from linprobe.cli import run
+from linprobe.data import array_import
+from linprobe.data.array_files import open_array
 from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.dataset import public_shots
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.feature_reader import extraction_of, first_difference
+from linprobe.data.feature_writer import FeatureWriter
 from linprobe.data.tables import Columns
 from linprobe.errors import DataError, LinprobeError, Silent, UsageError
 from linprobe.options.requests import ImportRequest
+from tests.processes import ended, start_copy
 
 RNG = np.random.default_rng(3)
 TRAIN, TEST = (RNG.standard_normal((rows, 5)).astype(np.float32) for rows in (9, 6))
@@ -528,6 +534,53 @@ def test_two_array_files_are_rows_and_labels(tmp_path: Path, names: tuple[str, s
     assert np.array_equal(found["X_train"], TRAIN)
     assert np.array_equal(found["y_train"], Y_TRAIN)
     assert read_arrays([tmp_path]).keys() == found.keys()  # their folder too
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["<f4", ">f2", "u1"])
+@pytest.mark.parametrize("shape", [(7, 4), (7, 2, 3), (7, 0), (0, 3)])
+def test_rows_read_from_a_file_are_those_of_the_array(
+    tmp_path: Path, order: Any, kind: str, shape: tuple[int, ...]
+) -> None:
+    array = np.asarray(np.random.default_rng(0).integers(0, 99, shape), dtype=kind, order=order)
+    np.save(tmp_path / "X.npy", array)
+    stored = open_array(tmp_path / "X.npy")
+    assert (stored.shape, stored.dtype, stored.ndim, len(stored)) == (array.shape, array.dtype, array.ndim, len(array))
+    numbers = np.random.default_rng(1).permutation(len(array))
+    for key in (slice(None), slice(2, 5), slice(5, 99), slice(4, 2), numbers, numbers[:3], numbers[:0]):
+        assert stored[key].dtype == array.dtype
+        assert np.array_equal(stored[key], array[key]), key
+    assert np.array_equal(np.asarray(stored), array)
+    assert all(np.array_equal(stored[row], array[row]) for row in numbers)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("change", ["cut", "written"])
+def test_rows_that_change_while_they_are_imported_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, owned: bool
+) -> None:
+    """In a copy of this process: the system ends one whose mapped file is cut."""
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    people = {"owner_train": np.arange(9), "owner_test": np.arange(9, 15)}
+    for key, value in (arrays() | (people if owned else {})).items():
+        np.save(folder / f"{key}.npy", value)
+    write = array_import._write_group
+
+    def changing(writer: FeatureWriter, group: str, *rest: Any) -> None:
+        if group == "test":
+            path = folder / "X_test.npy"
+            if change == "cut":
+                os.truncate(path, 100)
+            else:
+                np.save(path, -np.load(path))
+                os.utime(path, (1, 1))
+        write(writer, group, *rest)
+
+    monkeypatch.setattr(array_import, "_write_group", changing)
+    assert ended(start_copy(lambda: run(["import", str(folder), "--out", str(tmp_path / "out.h5")]))) == 3
+    assert f"array file {folder / 'X_test.npy'} was written to after it was opened" in capfd.readouterr().err
+    assert not (tmp_path / "out.h5").exists()
 
 
 def test_rows_and_labels_of_one_file_are_divided_with_their_ids_and_people(tmp_path: Path) -> None:

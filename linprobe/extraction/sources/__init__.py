@@ -37,6 +37,8 @@ from linprobe.extraction.request import ExtractRequest, Recipe, read_class_names
 from linprobe.extraction.sources import base
 from linprobe.extraction.sources.folders import folder_source, members_of, refuse_linked, unlabelled_source
 
+IMAGES_AT_ONCE = 256
+
 
 def listed_source(request: ExtractRequest, recipe: Recipe | None) -> base.ImageSource:
     owners, shared = base.owners_from(request.owners, request.owner_regex), request.owners_on_both_sides
@@ -130,7 +132,9 @@ class ArrayMembers:
             )
         if ids is None:
             made = ContentIds(group)
-            made.add(x, labels)
+            for start in range(0, len(x), IMAGES_AT_ONCE):
+                part = slice(start, start + IMAGES_AT_ONCE)
+                made.add(x[part], labels[part])
         self.ids = base.Strings(str(name).encode() for name in (made.names if ids is None else ids))
         self._images: NDArray[np.uint8] | None = x
         self._n_rows = len(x)

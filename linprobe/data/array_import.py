@@ -171,8 +171,9 @@ def _key_of_file(source: Path, owner: str, pair: Mapping[str, str], progress: Pr
 
 def _read_hdf5(source: Path, columns: Columns, choose: Callable[[list[str]], dict[str, str]]) -> array_files.Arrays:
     with open_hdf5(source, str(source)) as file:
-        named = (name for name in (columns.x, columns.y, columns.id, columns.owner) if name and columns.x is not None)
-        held = [name for name in dict.fromkeys((*file, *named)) if data_set(file, source, name) is not None]
+        named = [name for name in (columns.x, columns.y, columns.id, columns.owner) if name and columns.x is not None]
+        others = [name for name in file if name not in named and _may_be_array(file, name)]  # read only if chosen
+        held = others + [name for name in dict.fromkeys(named) if data_set(file, source, name) is not None]
         chosen = choose(held)
         if not chosen:
             listed = ", ".join(map(repr, sorted(held)[:6])) or "no array"
@@ -180,6 +181,12 @@ def _read_hdf5(source: Path, columns: Columns, choose: Callable[[list[str]], dic
                 f"{source} has no arrays features and labels, or X and y; allowed: {listed}, named with --x KEY --y KEY"
             )
         return {key: _from_hdf5(file, source, name) for key, name in chosen.items()}
+
+
+def _may_be_array(file: h5py.File, name: str) -> bool:
+    """Whether a name stands for a data set, or for a link, which is not followed."""
+    hard = isinstance(file.get(name, getlink=True), h5py.HardLink)
+    return not hard or file.get(name, getclass=True) is h5py.Dataset
 
 
 def _pair(names: Collection[str], group: str, owner: str) -> dict[str, str]:

@@ -647,6 +647,19 @@ def test_an_hdf5_file_without_the_names_is_told_to_name_its_arrays(tmp_path: Pat
         read_arrays([tmp_path / "scans.h5"])
 
 
+@pytest.mark.parametrize("columns", [Columns(), Columns(x="features", y="labels")])
+@pytest.mark.parametrize("link", [h5py.SoftLink("/nowhere"), h5py.ExternalLink("other.h5", "/x")])
+def test_a_link_in_an_hdf5_file_is_refused_only_where_it_is_read(tmp_path: Path, columns: Columns, link: Any) -> None:
+    with h5py.File(tmp_path / "scans.h5", "w") as file:
+        file["features"], file["labels"], file["thumbnails"] = TRAIN, Y_TRAIN, link
+    assert np.array_equal(read_arrays([tmp_path / "scans.h5"], columns)["X_train"], TRAIN)
+    with h5py.File(tmp_path / "scans.h5", "r+") as file:
+        del file["features"]
+        file["features"] = link
+    with pytest.raises(DataError, match="features is a link; allowed: data in the file itself"):
+        read_arrays([tmp_path / "scans.h5"], columns)
+
+
 def test_an_array_of_an_hdf5_file_that_is_not_read_is_named(tmp_path: Path) -> None:
     """It may say whose the rows are."""
     notes: list[str] = []

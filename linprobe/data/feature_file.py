@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from linprobe.data.array_files import MOST_COMPRESSED, too_large
+from linprobe.data.array_files import LARGEST, MOST_COMPRESSED, too_large
 from linprobe.data.feature_reader import (
     ALL,
     IMAGE_KEY_BYTES,
@@ -388,7 +388,15 @@ class FeatureFile(FeatureReader):
         if "text/weights" not in self._sets:
             return None
         with self._reading("text/weights"):
-            return np.asarray(self._sets["text/weights"][:], dtype=np.float32)
+            stored = self._sets["text/weights"][:]
+        with np.errstate(over="ignore"):
+            weights: Singles = np.asarray(stored, dtype=np.float32)
+        if (np.isinf(weights) & np.isfinite(stored)).any():
+            raise DataError(
+                f"{self.path}: text/weights holds {np.abs(stored).max():.3g}, beyond float32; allowed: up to "
+                f"{LARGEST:.3g}; scale them"
+            )
+        return weights
 
     def rows(self, group: str, part: slice, kept: Mask | None = None) -> Floats:
         with self._reading(f"{group}/x"):

@@ -315,6 +315,19 @@ def test_text_weights_that_are_not_finite_are_refused(editable: Path) -> None:
         check_rows(features)
 
 
+@pytest.mark.filterwarnings("error")
+def test_text_weights_beyond_float32_are_refused_as_such(editable: Path) -> None:
+    with h5py.File(editable, "r+") as file:
+        weights = file["text/weights"][:].astype(np.float64)
+        weights[3, 1] = -1e300
+        _replace(file, "text/weights", weights)
+    with (
+        FeatureFile(editable) as features,
+        pytest.raises(DataError, match=r"text/weights holds 1e\+300, beyond float32"),
+    ):
+        features.text_weights()
+
+
 def test_missing_foreign_and_truncated_files_are_told_apart(tmp_path: Path, features_file: Path) -> None:
     foreign, truncated = tmp_path / "foreign.h5", tmp_path / "truncated.h5"
     foreign.write_text("id,label\n")

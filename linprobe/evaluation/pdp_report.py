@@ -28,7 +28,7 @@ from linprobe.accounting.figures import NOUNS, rounded_down, rounded_up
 from linprobe.accounting.ledger import Ledger, read_ledger
 from linprobe.accounting.per_instance import HISTOGRAM_BINS, RecordLosses, summary
 from linprobe.atomic_files import json_text, write_whole
-from linprobe.errors import BESIDE_RUN, LinprobeError, PrivacyError, Progress, Silent, UsageError, unwritten, writing
+from linprobe.errors import BESIDE_RUN, PrivacyError, Progress, Silent, UsageError, unwritten, writing
 from linprobe.mechanisms.gaussian import GaussianMechanism
 from linprobe.mechanisms.noise import NoiseSource
 from linprobe.options.requests import PdpReportRequest, name_of
@@ -59,6 +59,8 @@ def publish(
     manifest, key = run.manifest, signing_key(run, sign)
     events, planned = _planned(run, epsilon)
     out, name = _place(run, book)
+    spent = f"epsilon {rounded_up(epsilon)} for the histogram is spent"
+    resume = any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out))
 
     def complete(made: RunFolder) -> None:
         """Refuse a complete folder with another histogram; else charge it if the book lacks it."""
@@ -73,9 +75,9 @@ def publish(
         charge_published(run, stated.recorded, book)
 
     with (
-        _saying_what_counts(out, epsilon, progress or Silent()) as counts,
+        _saying_what_counts(out, spent, progress or Silent()) as counts,
         run_folder.claimed(out, flag=BESIDE_RUN),
-        run_folder.new_run_folder(out, resume=_lacks_name(out), complete=complete, flag=BESIDE_RUN) as folder,
+        run_folder.new_run_folder(out, resume=resume, complete=complete, paid=spent, flag=BESIDE_RUN) as folder,
     ):
         training = grouped(event for event in events if event.purpose != HISTOGRAM)
         delta = manifest.bound[1]
@@ -107,16 +109,10 @@ def publish(
     return {**histogram, "run": str(out), "file": str(out / name)}, updated, not_stated
 
 
-def _lacks_name(out: Path) -> bool:
-    """Whether a complete run lacks nothing but the name `out`."""
-    return any((folder / MANIFEST).is_file() for folder in run_folder.unfinished_folders(out))
-
-
 @contextmanager
-def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterator[list[Releases]]:
+def _saying_what_counts(out: Path, spent: str, progress: Progress) -> Iterator[list[Releases]]:
     """Let errors and Ctrl-C say that the histogram counts, once the block has put it on the list."""
     counts: list[Releases] = []
-    spent = f"epsilon {rounded_up(epsilon)} for the histogram is spent"
     try:
         yield counts
     except KeyboardInterrupt:
@@ -124,11 +120,6 @@ def _saying_what_counts(out: Path, epsilon: float, progress: Progress) -> Iterat
             progress.note(spent)
         raise
     except OSError as error:
-        if _lacks_name(out):
-            why = error.strerror or error
-            raise LinprobeError(
-                f"run {out} is complete without its name ({why}), and {spent}; the same command names it"
-            ) from None
         name = Path(str(error.filename or "")).name
         file = f"{name} of " if name and not name.endswith(".partial") else ""
         raise unwritten(f"{spent}; {file}run {out}" if counts else f"{file}run {out}", error, BESIDE_RUN) from None

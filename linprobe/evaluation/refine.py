@@ -42,7 +42,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
             f"run {run.folder} states a noisy accuracy of its weights on private test rows, and other weights need "
             "another release; train with --unlabelled"
         )
-    with writing(f"run {request.out}"), claimed(request.out), new_run_folder(request.out, paid=False) as folder:
+    with writing(f"run {request.out}"), claimed(request.out), new_run_folder(request.out, paid="") as folder:
         with open_features(request.unlabelled, labelled=False) as rows:
             matching.check_made_alike(run, rows.path, extraction_of(rows.description), rows.n_features, progress)
             given = unlabelled_group(rows)

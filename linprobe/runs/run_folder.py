@@ -39,6 +39,7 @@ from linprobe.methods.class_counts import ClassCounts, class_shares
 from linprobe.parallel.process_group import Group
 from linprobe.runs.figures import contradictions
 from linprobe.runs.manifest import (
+    CONFIG,
     HISTORY,
     LEDGER,
     MANIFEST,
@@ -407,15 +408,15 @@ def new_run_folder(
     *,
     resume: bool = False,
     complete: Callable[[RunFolder], None] | None = None,
-    paid: bool = True,
+    paid: str = "counts",
     flag: str = "--out",
 ) -> Iterator[Path]:
     """A temporary folder beside `out`, renamed to it when the block succeeds; with `resume` that of an unfinished run.
 
     One that is complete gets its name, after `complete` has accepted it. On an error or Ctrl-C the folder is removed,
-    with everything computed from private rows, unless it is complete (and `paid`: making it again costs), or holds a
-    checkpoint from which a second attempt may succeed. The ledger of a run that diverged is kept. A killed process
-    leaves the folder behind.
+    with everything computed from private rows, unless it is complete (and `paid`: making it again costs, in words for
+    the error), or holds a checkpoint from which a second attempt may succeed. The ledger of a run that diverged is
+    kept. A killed process leaves the folder behind.
     """
     refuse_existing(out)
     unfinished = unfinished_folder(out) if resume else None
@@ -433,9 +434,12 @@ def new_run_folder(
                 _remove(partial)
             raise
         if unfinished is not None and (partial / MANIFEST).is_file():
-            if complete is not None:
-                complete(RunFolder(shown))
-            _name_complete(partial, out)
+            try:
+                if complete is not None:
+                    complete(RunFolder(shown))
+                _name_complete(partial, out)
+            except OSError as error:
+                raise _without_name(partial, out, error, paid, flag) from None
             raise CompleteError(f"nothing was left to do: run {out} was complete, and has its name now")
         if unfinished is not None and not (partial / CHECKPOINT).is_file():
             raise errors.UsageError(f"unfinished run {shown} has ended in the meantime; look for {out}")
@@ -456,7 +460,10 @@ def new_run_folder(
             ) from None
         except BaseException as error:
             if paid and (partial / MANIFEST).exists():
-                _remove_marks(partial)
+                with suppress(OSError):
+                    _remove_marks(partial)
+                if isinstance(error, OSError | errors.LinprobeError) and not partial.with_name(out.name).exists():
+                    raise _without_name(partial, out, error, paid, flag) from None
             elif (unfinished is None and isinstance(error, errors.LinprobeError)) or not (
                 partial / CHECKPOINT
             ).exists():
@@ -466,6 +473,21 @@ def new_run_folder(
 
 class CompleteError(errors.UsageError):
     """The unfinished run had all its files, and has its name now."""
+
+
+def how_to_name(folder: Path, out: Path) -> str:
+    """How the complete run in `folder` gets the name `out`: `train` alone can be resumed."""
+    resumable = (folder / CONFIG).is_file()
+    renamed = f"rename {out.with_name(folder.name)} to {out}"
+    return f"the same command with --resume --out {out} names it" if resumable else renamed
+
+
+def _without_name(partial: Path, out: Path, error: Exception, paid: str, flag: str) -> errors.LinprobeError:
+    """An error in place of `error`, of the same exit status, once the run is complete: making it again would cost."""
+    why = (error.strerror or error) if isinstance(error, OSError) else error
+    kind = type(error) if isinstance(error, errors.LinprobeError) else errors.LinprobeError
+    name = "the same command names it" if flag == errors.BESIDE_RUN else how_to_name(partial, out)
+    return kind(f"run {out} is complete without its name ({why}), and {paid}; {name}")
 
 
 def _name_complete(partial: Path, out: Path) -> None:

@@ -34,7 +34,17 @@ from linprobe.data.dataset import (
 )
 from linprobe.data.digits import DIGITS_SHOTS
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, order_note
-from linprobe.errors import DataError, PrivacyError, PrivacyNote, Progress, Silent, UsageError, counted, unwritten
+from linprobe.errors import (
+    DataError,
+    LinprobeError,
+    PrivacyError,
+    PrivacyNote,
+    Progress,
+    Silent,
+    UsageError,
+    counted,
+    unwritten,
+)
 from linprobe.methods import ChosenMethod, Method, choose, find_method
 from linprobe.methods.private_mean import MEAN
 from linprobe.options import OWNER, RECORD, TRAIN, VOTE, RunOptions
@@ -303,7 +313,7 @@ def _claim(request: TrainRequest, stack: ExitStack, progress: Progress) -> None:
         kind = "complete" if (folder / MANIFEST).is_file() else "unfinished"
         progress.note(
             f"the {kind} run {folder} was to become {out}, and counts; this is a new run, charged too; "
-            f"{_how_to_name(folder, out) if kind == 'complete' else '--resume would have gone on with it'}"
+            f"{run_folder.how_to_name(folder, out) if kind == 'complete' else '--resume would have gone on with it'}"
         )
 
 
@@ -472,18 +482,13 @@ def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, r
         charge_complete(book, replace(entry, releases=manifest.recorded, cap=request.cap))
 
 
-def _how_to_name(folder: Path, out: Path) -> str:
-    """How the complete run in `folder` gets the name `out`: `train` alone can be resumed."""
-    resumable = (folder / CONFIG).is_file()
-    return f"the same command with --resume --out {out} names it" if resumable else f"rename it to {out}"
-
-
-def say_complete(folder: Path, out: Path, progress: Progress) -> bool:
-    """Note that the run in `folder` is complete and lacks the name `out`; returns whether it is."""
+def say_complete(error: BaseException, folder: Path, out: Path, progress: Progress) -> bool:
+    """Note that the run in `folder` is complete and lacks the name `out`, if `error` does not say so; whether it is."""
     if folder.with_name(out.name).exists() or not (folder / MANIFEST).is_file():
         return False
-    shown = out.with_name(folder.name)
-    progress.note(f"the run is complete in {shown}, and counts; {_how_to_name(folder, out)}")
+    if not isinstance(error, LinprobeError):
+        shown = out.with_name(folder.name)
+        progress.note(f"the run is complete in {shown}, and counts; {run_folder.how_to_name(folder, out)}")
     return True
 
 
@@ -525,7 +530,7 @@ def _say_how_to_go_on(
     error: BaseException, keep: Checkpoints, plan: Plan, out: Path, progress: Progress, *, spent: bool
 ) -> None:
     """Say whether --resume continues a run that has stopped. A run without checkpoints cannot be resumed."""
-    if say_complete(keep.path.parent, out, progress):
+    if say_complete(error, keep.path.parent, out, progress):
         return
     if keep.can_resume:
         progress.note(f"unfinished run kept; the same command with --resume --out {out} resumes it")

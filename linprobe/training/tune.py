@@ -367,7 +367,7 @@ def _select(
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
     except BaseException as error:
         if folder is not None:
-            train.say_complete(folder, out, progress)
+            train.say_complete(error, folder, out, progress)
         if isinstance(error, OSError):
             raise unwritten("the run", error) from None
         raise

@@ -178,11 +178,12 @@ def test_a_complete_choice_without_its_name_can_be_renamed(
     )
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
-        with pytest.raises(LinprobeError):
+        with pytest.raises(LinprobeError) as stopped:
             tune_run(request, Tuning.parse(["clip_norm=0.5,1"], [], None, "noisy-gd"), watch)
-    (said,) = [text for text in watch.notes if "the run is complete in" in text]
-    assert said.endswith(f"and counts; rename it to {request.out}")
     (left,) = tmp_path.glob(".run.*.partial")
+    named = f"(Input/output error), and counts; rename {left} to {request.out}"
+    assert str(stopped.value) == f"run {request.out} is complete without its name {named}"
+    assert not [text for text in watch.notes if "the run is complete" in text]
     left.rename(request.out)
     assert verify_run(VerifyRequest(run=request.out))["verified"] is True
 

@@ -985,9 +985,17 @@ def test_a_whole_run_survives_a_fault_and_is_paid_once(
     where, error = FAULTS[fault]
     with monkeypatch.context() as patch:
         patch.setattr(where, mock.Mock(side_effect=error))
-        with pytest.raises((KeyboardInterrupt, LinprobeError)):
+        with pytest.raises((KeyboardInterrupt, LinprobeError)) as stopped:
             train_run(request, watch)
-    assert any("the run is complete in" in note and "--resume" in note for note in watch.notes)
+        if isinstance(stopped.value, LinprobeError):
+            why = "damaged" if isinstance(error, DataError) else error.strerror
+            named = f"({why}), and counts; the same command with --resume --out {request.out} names it"
+            assert str(stopped.value) == f"run {request.out} is complete without its name {named}"
+            assert stopped.value.exit_status == (3 if isinstance(error, DataError) else 1)
+            with pytest.raises(LinprobeError, match=r"damaged|is complete without its name"):
+                train_run(replace(request, resume=True), watch)
+    said = [note for note in watch.notes if "the run is complete in" in note and "--resume" in note]
+    assert bool(said) == isinstance(stopped.value, KeyboardInterrupt)
     with pytest.raises(CompleteError):
         train_run(replace(request, resume=True), Silent())
     assert verify_run(VerifyRequest(run=request.out))["verified"] is True

@@ -15,7 +15,8 @@ equal share of delta, and the epsilons add up,
     epsilon(delta) <= epsilon_rest(delta / (k + 1)) + sum_i epsilon_i(delta / (k + 1))        (k without a rest)
 
 (Dwork and Roth 2014, Theorem 3.16). It holds in any order and for later runs that depend on earlier results: a pair of
-distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022).
+distributions dominates each part, and the product of the pairs dominates the whole (Zhu, Dong, Wang 2022). The total is
+the smaller of this sum and of epsilon by Renyi divergences, which add up at each order (`docs/proofs/selection.md`).
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ from linprobe.accounting.events import (
 )
 from linprobe.accounting.figures import NO_PERSON, ONE, cost_in_words, finite, renyi_conversion, rounded_up
 from linprobe.accounting.ledger import AppendOnlyFile, whole_lines
-from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
+from linprobe.accounting.selection import SelectionEvent, selection_divergences, selection_epsilon
 from linprobe.atomic_files import PRIVATE_MODE, alone
 from linprobe.errors import DataError, LinprobeError, PrivacyError, advice, counted, read_fault, writing
+from linprobe.parallel.array_api import Reals
 
 OLD_FORMAT, BOOK_FORMAT = 1, 2  # the same lines; 0.2.0 named its default books otherwise
 FIRST_LINE = json.dumps({"book": BOOK_FORMAT}).encode() + b"\n"
@@ -582,7 +584,8 @@ def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tupl
         return epsilon, accountant.words
     parts = len(selections) + bool(releases)
     part = delta if parts == 1 else math.nextafter(delta / parts, 0)
-    words = f"{len(selections)} private selection{'' if len(selections) == 1 else 's'} by privacy profiles"
+    number = counted(len(selections), "private selection")
+    words = f"{number} by privacy profiles"
     if part < SMALLEST_DELTA:
         return math.inf, words
     each = {  # equal selections are computed once
@@ -593,7 +596,11 @@ def together(entries: Sequence[Entry], delta: float, relation: Relation) -> tupl
         epsilon, accountant = composed(releases, part)
         costs.append(epsilon)
         words = f"{accountant.words}, added to {words}"
-    return (costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)), words
+    total = costs[0] if parts == 1 else math.nextafter(math.fsum(costs), math.inf)
+    by_divergences = min(_renyi_epsilons(entries, delta, relation))
+    if by_divergences < total:
+        return by_divergences, f"Renyi divergences of {number}{' and all other releases' if releases else ''}"
+    return total, words
 
 
 def _all_releases(entries: Iterable[Entry], relation: Relation) -> list[Releases]:
@@ -646,19 +653,25 @@ def under_cap(entries: Sequence[Entry], cap: Cap, relation: Relation) -> float:
         return together(entries, cap.delta, relation)[0]
     if any(neighbours_between(entry.unit, relation) is None for entry in entries):
         return math.inf
-    order = filter_order(cap)
-    spent = math.fsum(_divergence(entry, relation, order) for entry in entries)
-    return max(0.0, math.nextafter(spent + renyi_conversion(order, cap.delta), math.inf))
+    return _renyi_epsilons(entries, cap.delta, relation)[FILTER_ORDERS.index(filter_order(cap))]
 
 
-def _divergence(entry: Entry, relation: Relation, order: int) -> float:
-    """Renyi divergence of all releases of a run, or of a selection, for a relation."""
-    place, selection = FILTER_ORDERS.index(order), entry.selection
-    spent = renyi_divergences(converted(entry.total, entry.unit, relation))[place] if entry.total else 0.0
-    if selection is None:
-        return spent
-    runs = [renyi_divergences(converted(run, entry.unit, relation)) for run in selection.runs]
-    return spent + selection_divergence(np.max(runs, axis=0), selection.mean_repetitions, place)
+def _renyi_epsilons(entries: Sequence[Entry], delta: float, relation: Relation) -> list[float]:
+    """Epsilon of private `entries` at `delta` by their Renyi divergences at each of `FILTER_ORDERS`."""
+    spent = zip(*(_divergences(entry, relation).tolist() for entry in entries), strict=True)
+    sums = zip(FILTER_ORDERS, map(math.fsum, spent), strict=True)
+    return [max(0.0, math.nextafter(total + renyi_conversion(order, delta), math.inf)) for order, total in sums]
+
+
+def _divergences(entry: Entry, relation: Relation) -> Reals:
+    """Renyi divergences at `FILTER_ORDERS` of all releases of a run, or of a selection, for a relation."""
+    spent = np.zeros(len(FILTER_ORDERS))
+    if entry.total:
+        spent += renyi_divergences(converted(entry.total, entry.unit, relation))
+    if entry.selection is not None:
+        runs = [renyi_divergences(converted(run, entry.unit, relation)) for run in entry.selection.runs]
+        spent += selection_divergences(np.max(runs, axis=0), entry.selection.mean_repetitions)
+    return spent
 
 
 def refuse_above(

@@ -123,18 +123,17 @@ def selection_limit(event: SelectionEvent, delta: float, accountant: accountants
     return accountants.AttackLimit(source, None, epsilons, deltas)
 
 
-def selection_divergence(one: Reals, mean: int, place: int) -> float:
-    """Renyi divergence of the best of a geometric number of runs, at the order at `place` in `FILTER_ORDERS`.
+def selection_divergences(one: Reals, mean: int) -> Reals:
+    """Renyi divergences of the best of a geometric number of runs at `FILTER_ORDERS`, shape (len(FILTER_ORDERS),).
 
     Papernot and Steinke 2022, Theorem 2 with eta = 1 and gamma = 1 / m, with the best of the other orders.
 
     Args:
-        one: of one run at `FILTER_ORDERS`, shape (len(FILTER_ORDERS),): the largest of any budget.
+        one: of one run, of the same shape: the largest of any budget.
     """
     orders = np.array(accountants.FILTER_ORDERS, dtype=np.float64)
     others = 2 * ((1 - 1 / orders) * one + math.log(mean) / orders)
-    total = float(one[place] + others.min() + math.log(mean) / (accountants.FILTER_ORDERS[place] - 1))
-    return total * (1 + PROFILE_ROUNDING)
+    return np.asarray((one + others.min() + math.log(mean) / (orders - 1)) * (1 + PROFILE_ROUNDING))
 
 
 def _profile(event: SelectionEvent, epsilons: Reals, delta: float, accountant: accountants.Accountant) -> Reals:

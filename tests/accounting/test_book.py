@@ -25,6 +25,7 @@ from linprobe.accounting.row_keys import book_with, recorded_runs
 from linprobe.accounting.selection import SelectionEvent, selection_epsilon
 from linprobe.errors import DataError, LinprobeError, PrivacyError
 from linprobe.reporting import release_pages
+from tests.cli.outcomes import Cli
 from tests.planted import no_locks
 from tests.processes import ended, start_copy
 
@@ -32,6 +33,7 @@ STEPS = Releases("gradient", 9.833, 1.0, 50)  # epsilon 3 at delta 1e-5
 SAMPLED = Releases("gradient", 3.12, 0.15, 200)
 DELTA = 1e-5
 EVENT = SelectionEvent(3, ((STEPS,), (replace(STEPS, noise_multiplier=12.0), Releases("selection", 9.0, 1.0, 1))))
+LITTLE = SelectionEvent(3, ((replace(STEPS, noise_multiplier=40.0),),))
 
 
 def entry(run: str, *releases: Releases, **changes: object) -> Entry:
@@ -372,10 +374,10 @@ def test_a_selection_alone_costs_its_own_bound() -> None:
 
 
 def test_selections_and_the_rest_share_delta_and_add_epsilon() -> None:
-    entries = [entry("a"), selection("b"), entry("c"), selection("d"), entry("e", SAMPLED)]
+    entries = [entry("a"), selection("b", LITTLE), entry("c"), selection("d", LITTLE), entry("e", SAMPLED)]
     spent = spending(entries)
     rest, _ = composed([STEPS, STEPS, SAMPLED], DELTA / 3)
-    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(EVENT, DELTA / 3, GAUSSIAN), rel=1e-9)
+    assert spent.epsilon == pytest.approx(rest + 2 * selection_epsilon(LITTLE, DELTA / 3, GAUSSIAN), rel=1e-9)
     assert spent.epsilon > spending(entries[:3]).epsilon > max(spending([one]).epsilon for one in entries[:2])
     assert (spent.runs, spent.gdp_mu) == (5, None)
     assert spent.accountant.endswith("added to 2 private selections by privacy profiles")
@@ -400,6 +402,43 @@ def test_shares_of_delta_add_up_to_at_most_delta(parts: int, monkeypatch: pytest
     equal = spending([selection(str(place)) for place in range(parts)])
     assert len(shares) == 1  # equal selections are computed once
     assert equal.epsilon == spent.epsilon
+
+
+@pytest.mark.parametrize("others", [[], [entry("z")], [entry("y", SAMPLED), entry("z")]])
+def test_a_total_with_selections_is_the_smaller_of_two_bounds_and_at_most_what_any_cap_counts(
+    others: list[Entry],
+) -> None:
+    least = set()
+    for n_selections in (1, 2, 3, 8):
+        entries = [*(selection(str(number), LITTLE) for number in range(n_selections)), *others]
+        part = DELTA / (n_selections + bool(others))
+        rest = [release for one in others for release in one.total]
+        added = n_selections * selection_epsilon(LITTLE, part, GAUSSIAN) + composed(rest, part)[0]
+        caps = [Cap(epsilon, DELTA) for epsilon in (0.1, 0.5, 1, 2, 4, 8, 16, 50)]
+        filtered = [under_cap(entries, cap, REMOVED[RECORD]) for cap in caps]
+        by_order = book._renyi_epsilons(entries, DELTA, REMOVED[RECORD])
+        spent = spending(entries)
+        assert spent.epsilon == pytest.approx(min(added, *by_order), rel=1e-9)
+        assert spent.epsilon <= min(filtered)
+        least.add("Renyi divergences" in spent.accountant)
+    assert least == {False, True}
+
+
+def test_a_book_is_said_to_reach_its_cap_only_if_nothing_more_is_allowed(path: Path, cli: Cli) -> None:
+    small = Releases("accuracy", 1e6, 1.0, 1)
+    for number in range(16):
+        book.charge(path, selection(str(number)))
+    runs = read_book(path)
+    above = Cap(62, DELTA)
+    refuse_above(above, runs, entry("next", small))
+    book.set_cap(path, above)
+    assert "reach the cap" not in cli("budget", path).stderr
+    assert 16 * selection_epsilon(EVENT, DELTA / 16, GAUSSIAN) > above.epsilon  # which the sum alone would reach
+    reached = Cap(spending(runs.counted).epsilon, DELTA)
+    with pytest.raises(PrivacyError, match="nothing was spent"):
+        refuse_above(reached, runs, entry("next", small))
+    book.set_cap(path, reached)
+    assert "these runs reach the cap, so every further one is refused" in cli("budget", path).stderr
 
 
 def test_a_delta_too_small_for_a_selection_has_no_bound() -> None:

@@ -14,14 +14,14 @@ from linprobe.accounting.book import (
     Cap,
     Contents,
     Entry,
-    _divergence,
+    _divergences,
     filter_order,
     refuse_above,
     together,
     under_cap,
 )
 from linprobe.accounting.events import HISTOGRAM, INHERITED, OWNER, RECORD, REMOVED, Releases, hold_without_a_choice
-from linprobe.accounting.selection import SelectionEvent, selection_divergence, selection_epsilon
+from linprobe.accounting.selection import SelectionEvent, selection_divergences, selection_epsilon
 from linprobe.errors import PrivacyError
 from tests.accounting.choices import factor_after_a_run, largest_factor
 
@@ -55,7 +55,7 @@ def test_with_samples_the_divergences_add_up_at_an_order_that_the_cap_alone_deci
         for count in range(1, 41):
             # the second run costs so much that the sum is rounded by more than the conversion
             runs = [entry(replace(SAMPLED, count=count)), entry(replace(STEPS, noise_multiplier=0.1))]
-            spent = sum(arb(_divergence(run, RECORDS, order)) for run in runs)
+            spent = sum(arb(float(_divergences(run, RECORDS)[place])) for run in runs)
             assert under_cap(runs, cap, RECORDS) >= spent + conversion
     assert figure > PLD.epsilon([SAMPLED, SAMPLED, STEPS], DELTA)
     orders = {filter_order(Cap(epsilon, DELTA)) for epsilon in (0.1, 1, 8, 50)}
@@ -136,7 +136,7 @@ def test_what_is_released_before_or_after_the_first_run_is_counted_as_another_ru
 def test_the_divergence_of_a_selection_is_that_of_papernot_and_steinke(release: Releases, mean: int) -> None:
     one = np.array(renyi_divergences((release,)))
     found = [
-        selection_divergence(one, mean, place) + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+        selection_divergences(one, mean)[place] + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
         for place, order in enumerate(FILTER_ORDERS)
     ]
     library = repeated_epsilon((release,), mean, DELTA)  # it has more orders

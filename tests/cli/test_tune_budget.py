@@ -48,8 +48,8 @@ def test_a_selection_costs_in_the_book_what_its_manifest_states(cli: Cli, featur
 
 
 def test_a_selection_and_a_run_share_delta_and_add_epsilon(cli: Cli, features_file: Path) -> None:
-    assert cli("train", features_file, *FEW, "--out", "a").status == 0
-    second = cli("tune", features_file, *GRID, "--out", "b")
+    assert cli("train", features_file, *FEW, "--eps", "1", "--out", "a").status == 0
+    second = cli("tune", features_file, *GRID, "--eps", "1", "--out", "b")
     found = spent(cli, features_file)
     event = read_book(Path(found["book"])).entries[manifest("b")["run_id"]].selection
     assert event is not None

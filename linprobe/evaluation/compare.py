@@ -69,6 +69,7 @@ from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
 from linprobe.runs.figures import CLEARLY
 from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.matching import tested_unlabelled
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training import words
 from linprobe.training.charge import BookFinder, entry_of, note_not_compared, preview, under_caps
@@ -422,7 +423,7 @@ def _warnings(missing: Sequence[Planned], found: _Comparison) -> list[str]:
         are = f"{left} {'is' if unprotected == 1 else 'are'}"
         bare = f"{unprotected} of {are} not private ({PARAGON}); --no-baselines leaves baselines out"
         said.append(PrivacyNote(bare))
-    return said
+    return [*said, *tested_unlabelled(found.reader, found.unlabelled)]
 
 
 def _train(run: Planned, ready: Ready) -> Path:

@@ -61,7 +61,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
                 unproven = training is None or run.manifest.public_file is not None  # which rows were the public shots
                 near = None if training is None or unproven else near_shots(run, unlabelled, training)
                 refined = refined_by(run, run.weights, run.bias, unlabelled, near)
-                accuracy, figures = _measured(run, refined, training, progress)
+                accuracy, figures = _measured(run, refined, training, rows, progress)
             stated = refinement(rows, refined, run)
             record_public(run.manifest.book_id, given)
         model = b"".join(float_archive({"weights": refined.weights, "bias": refined.bias}))
@@ -84,7 +84,7 @@ def refine_run(request: RefineRequest, progress: Progress) -> dict[str, Any]:
 
 
 def _measured(
-    run: RunFolder, refined: Refined, features: FeatureReader | None, progress: Progress
+    run: RunFolder, refined: Refined, features: FeatureReader | None, rows: FeatureReader, progress: Progress
 ) -> tuple[Accuracy, dict[str, Any] | None]:
     """What the manifest states on public test rows, and their figures; nothing if the rows are not there any more."""
     manifest = run.manifest
@@ -100,6 +100,8 @@ def _measured(
         return measured_accuracy(None, "none", 0), None
     check_test_rows(features, "accuracy is measured on")
     refuse_protected_test_rows(features)
+    for note in matching.tested_unlabelled(features, rows):
+        progress.note(note)
     figures = figures_of(features, refined.weights, refined.bias)
     return measured_accuracy(figures, "public", manifest.n_test), figures
 

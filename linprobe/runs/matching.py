@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linprobe.accounting.events import OWNER
-from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units
+from linprobe.data.dataset import DIGITS, Split, dataset_of, open_features, private_units, unlabelled_group
 from linprobe.data.feature_file import is_there
 from linprobe.data.feature_reader import FeatureReader, GroupRows, extraction_of, first_difference, is_known
 from linprobe.data.labels import refuse_both_sides
-from linprobe.data.row_checks import compare_test_rows, refuse_shared, share_a_row
+from linprobe.data.row_checks import RowSet, compare_test_rows, refuse_shared, share_a_row
 from linprobe.errors import DataError, LinprobeError, PrivacyError, Progress, UsageError, printable
 from linprobe.methods import find_method
 from linprobe.runs.figures import figures_of, stated_metrics
@@ -229,6 +229,20 @@ def _refuse_test_rows(features: FeatureReader, hidden: GroupRows, where: str, pr
     apart = features.has_owners("test") and not features.description.shares_owners
     if apart and hidden.features.has_owners(hidden.group):
         refuse_both_sides(GroupRows(features, "test").owners(), hidden.owners(), f"{features.path} and {where}")
+
+
+def tested_unlabelled(features: FeatureReader, unlabelled: FeatureReader | None) -> list[str]:
+    """A note of the test rows that are among `unlabelled` ones, if there are any."""
+    if unlabelled is None or "test" not in features.sizes:
+        return []
+    test = RowSet(lambda: (x for x, _ in features.blocks("test")), short=False)
+    test.look_through(x for x, _ in unlabelled_group(unlabelled).blocks())
+    equal = len(test.found())
+    note = (
+        f"{equal:,} of the {features.sizes['test']:,} test rows of {features.path} are among the unlabelled rows of "
+        f"{unlabelled.path}; accuracy on rows that refine the weights says little about new rows"
+    )
+    return [note] if equal else []
 
 
 def refuse_private_as_public(

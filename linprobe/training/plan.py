@@ -17,7 +17,7 @@ import numpy as np
 
 from linprobe import methods
 from linprobe.accounting.accountants import round_up
-from linprobe.accounting.book import Entry, rows_of_a_person
+from linprobe.accounting.book import Entry, composed, rows_of_a_person
 from linprobe.accounting.calibrate import Budget, calibrate, check_delta, check_epsilon, large_delta
 from linprobe.accounting.events import NO_CHOICE, TEST_ACCURACY, Releases, hold_without_a_choice
 from linprobe.accounting.figures import largest_mu, rounded_up
@@ -26,8 +26,8 @@ from linprobe.data.dataset import Dataset
 from linprobe.data.feature_reader import FeatureReader, extraction_of, first_difference
 from linprobe.data.labels import one_spelling
 from linprobe.data.row_weights import BALANCED
-from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError
-from linprobe.mechanisms.correct_predictions import GAIN
+from linprobe.errors import ArgumentError, DataError, ParameterError, PrivacyError, UsageError, counted
+from linprobe.mechanisms.correct_predictions import GAIN, SENSITIVITY
 from linprobe.mechanisms.score_histogram import AUROC_SHARE, MOST_ERROR, TEST_AUROC, expected_error
 from linprobe.methods.class_counts import CLASS_COUNTS, gives_log_odds
 from linprobe.methods.private_mean import MEAN, largest_noise
@@ -157,7 +157,7 @@ class Settings:
                 noise = max(round_up(1 / (math.sqrt(part) * mu)), enough * n_private)
                 others.append(Releases(purpose, noise, 1.0, 1))
         if self.test_epsilon is not None:
-            others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes)
+            others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes, "--test-epsilon")
         if self.shrink:
             others.append(paid_by(SELECTION_SHARE * epsilon, self.delta, n_private, SELECTION))
         return calibrate(
@@ -179,10 +179,21 @@ def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int
     return Releases(purpose, part.noise_multiplier, 1.0, count)
 
 
-def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int) -> tuple[Releases, ...]:
-    """Releases on private test rows that cost `epsilon` together; no scores of few test units (0: of any number)."""
+def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int, flag: str) -> tuple[Releases, ...]:
+    """Releases on private test rows that cost `epsilon` together; no scores of few test units (0: of any number).
+
+    UsageError: the accuracy would have more noise than `MOST_ERROR`.
+    """
     n_units = max(1, n_test)
     accuracy = paid_by(epsilon, delta, n_units, TEST_ACCURACY)
+    noise = SENSITIVITY * accuracy.noise_multiplier
+    if n_test and noise > MOST_ERROR * n_test:
+        enough = composed([Releases(TEST_ACCURACY, MOST_ERROR * n_test / SENSITIVITY, 1.0, 1)], delta)[0]
+        raise UsageError(
+            f"{flag} is {epsilon:g}, so noise of the accuracy on {counted(n_test, 'private test unit')} would have the "
+            f"standard deviation {rounded_up(noise / n_test, 3)}; allowed: at most {MOST_ERROR}; nothing was spent; "
+            f"give at least {flag} {rounded_up(enough, 4)}, or {math.ceil(noise / MOST_ERROR)} test units"
+        )
     scores = Releases(TEST_AUROC, accuracy.noise_multiplier / math.sqrt(AUROC_SHARE), 1.0, 1)
     if n_test and expected_error(scores.noise_multiplier, n_test, n_classes) > MOST_ERROR:
         return (accuracy,)

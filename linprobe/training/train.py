@@ -72,7 +72,13 @@ from linprobe.runs.manifest import (
     CountsByClass,
     Manifest,
 )
-from linprobe.runs.matching import holds_rows, refuse_private_as_public, refuse_private_rows, training_files
+from linprobe.runs.matching import (
+    holds_rows,
+    refuse_private_as_public,
+    refuse_private_rows,
+    tested_unlabelled,
+    training_files,
+)
 from linprobe.runs.refined_weights import OTHER_KIND, part_by_share, unrefinable
 from linprobe.runs.refinement import refinement
 from linprobe.runs.release_rules import similar_share
@@ -338,13 +344,17 @@ def checked_rows(
     dataset.check(None if finder is None else finder.commitment, digest=plan.method.spends)
     note_equal_rows(ready.features, progress)
     refuse_training_rows(ready.features)
-    for warning in warnings:
-        progress.note(warning)
+    for note in (*warnings, *_tested(ready, progress)):
+        progress.note(note)
     if finder is not None and plan.method.spends and dataset.unit == RECORD and not isinstance(progress, Silent):
         _note_copies(finder, dataset, progress)
     asked = ready.request
     planned = None if planned is None or asked.resume else replace(planned, cap=asked.cap)
     return account_of(finder, [(plan, dataset)], ready.features, progress, planned) if rank == 0 else None
+
+
+def _tested(ready: Ready, progress: Progress) -> list[str]:
+    return [] if isinstance(progress, Silent) else tested_unlabelled(ready.features, ready.unlabelled)
 
 
 def _note_copies(finder: BookFinder, dataset: Dataset, progress: Progress) -> None:

@@ -119,11 +119,11 @@ def test_both_releases_of_a_person_on_both_sides_are_charged(
     cli: Callable[..., Any], refused: Any, overlap: Path
 ) -> None:
     assert cli("import", overlap, "--out", "both.h5", "--owners-on-both-sides", "--private-test").status == 0
-    assert cli(*TRAIN, "run", "--test-epsilon", "1").status == 0
+    assert cli(*TRAIN, "run", "--test-epsilon", "1.1").status == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert {one["purpose"] for one in manifest["releases"]} >= {"gradient", "test accuracy"}
     assert manifest["epsilon"] <= 3
-    again = cli("evaluate", "run", "both.h5", "--epsilon", "1", "--unit", "owner", "--json")
+    again = cli("evaluate", "run", "both.h5", "--epsilon", "1.1", "--unit", "owner", "--json")
     assert result_of(again)["n_test"] == 20
     assert "2 runs on" in again.stderr  # the books have rows and owners in common
     assert 3 < result_of(cli("budget", "both.h5", "--json"))["epsilon"] < 4.2

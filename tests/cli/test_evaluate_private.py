@@ -221,6 +221,31 @@ def test_python_does_what_the_command_does(later) -> None:
     assert len(linprobe.budget("own.jsonl")["entries"]) == 1
 
 
+def test_an_accuracy_that_noise_would_hide_is_refused_before_it_is_paid(cli, refused, later, tmp_path: Path) -> None:
+    def few(rows: dict[str, Any], n_test: int = 3) -> None:
+        rows |= {f"{name}_test": rows[f"{name}_test"][:n_test] for name in ("X", "y", "owner")}
+
+    later(few)
+    before = result_of(cli("budget", "later.h5", "--json"))["entries"]
+    evaluate = ["evaluate", "run", "later.h5", "--unit", "record"]
+    trained = ["train", "later.h5", *NOISY, "--eps", "20", "--unit", "record"]
+    for words, flag in ((evaluate, "--epsilon"), ([*trained, "--out", "new"], "--test-epsilon")):
+        for dry in ([], ["--dry-run"]):
+            outcome = cli(*words, flag, "1", *dry)
+            refused(outcome, 2, [f"{flag} is 1, ", "3 private test units", "at most 0.25", "nothing was spent"])
+    stated = re.search(rf"standard deviation ([\d.]+); .* {flag} ([\d.]+), or (\d+) test units", outcome.stderr)
+    assert stated is not None
+    std, epsilon, units = map(float, stated.groups())
+    assert std > 1
+    assert result_of(cli("budget", "later.h5", "--json"))["entries"] == before
+    assert not (tmp_path / "new").exists()
+    assert result_of(cli(*evaluate, "--epsilon", epsilon, "--json"))["test_accuracy_std"] <= 0.25
+    later(lambda rows: few(rows, int(units) - 1))
+    refused(cli(*evaluate, "--epsilon", "1"), 2, ["nothing was spent"])
+    later(lambda rows: few(rows, int(units)))
+    assert 0.2 < result_of(cli(*evaluate, "--epsilon", "1", "--json"))["test_accuracy_std"] <= 0.25
+
+
 def test_what_has_no_meaning_is_refused(cli, refused, later) -> None:
     later()
     refused(cli(*EVALUATE), 2, ["unit is not given", "owner", "record"])

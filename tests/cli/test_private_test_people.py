@@ -118,7 +118,7 @@ def test_delta_is_below_one_over_the_number_of_test_people(
         rows["owner_test"] = 1000 + np.arange(300) // 30  # 10 people
 
     imported(few)
-    words = ["train", "private.h5", "--method", "noisy-gd", "--eps", "3", "--delta", "0.0034", "--test-epsilon", "1"]
+    words = ["train", "private.h5", "--method", "noisy-gd", "--eps", "3", "--delta", "0.0034", "--test-epsilon", "2"]
     refused(cli(*words, "--unit", "record", "--out", "rows"), 4, ["0.0034"])
     assert cli(*words, "--unit", "owner", "--out", "people").status == 0
 

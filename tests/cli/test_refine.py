@@ -100,6 +100,29 @@ def test_a_refined_run_costs_the_same_and_says_what_it_is(cli: Cli, refined: Pat
     assert run.manifest.test_accuracy == result_of(cli("evaluate", refined, "--json"))["test_accuracy"]
 
 
+def test_test_rows_among_the_unlabelled_ones_are_noted(cli: Cli, private_file: Path, tmp_path: Path) -> None:
+    new, words = gaussian_rows("unlabelled", 60)[0], ["--methods", "noisy-gd:steps=3", "--seeds", "1", "--jobs", "1"]
+    with open_features(private_file) as features:
+        x = features.rows("test", slice(0, 40))
+        for name, known in {"some": x[:25] * np.float32(2), "none": x[:0]}.items():
+            with FeatureWriter(tmp_path / f"{name}.h5", Description(class_names=(), backbone="test")) as writer:
+                rows = np.concatenate([new, known])
+                writer.write_group(
+                    "rows", len(rows), N_FEATURES, [rows], None, [f"u/{row}" for row in range(len(rows))]
+                )
+    said = {}
+    for name in ("some", "none"):
+        run = ["train", private_file, *STEPS, "--unlabelled", f"{name}.h5", "--out", f"{name}-trained"]
+        compared = ["compare", private_file, *words, "--eps", "1", "--unlabelled", f"{name}.h5", "--out", name]
+        assert cli("train", private_file, *STEPS, "--out", f"{name}-run").status == 0
+        refine = ["refine", f"{name}-run", f"{name}.h5", "--out", f"{name}-refined"]
+        for command in ([*run, "--dry-run"], run, [*compared, "--dry-run"], compared, refine):
+            outcome = cli(*command)
+            assert outcome.status == 0
+            said[name] = [*said.get(name, []), "25 of the 120 test rows" in " ".join(outcome.stderr.split())]
+    assert said == {"some": [True] * 5, "none": [False] * 5}
+
+
 def test_a_refinement_that_gets_no_name_leaves_nothing(
     cli: Cli, refused: Callable[..., None], refined: Path, rows: Path, tmp_path: Path
 ) -> None:

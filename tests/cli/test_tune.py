@@ -335,5 +335,5 @@ def test_tuned_rows_are_compared_at_the_same_total_epsilon(cli: Cli, features_fi
     assert len({path.stat().st_mtime_ns for run in made for path in (*early, run, *run.iterdir())}) == 1
     composed = compared["composed"]
     assert composed["private_runs"] == 2
-    assert 4 < composed["epsilon"] < 5
+    assert 3.5 < composed["epsilon"] < 4  # by Renyi divergences; the sum of both would be above 4
     assert cli("compare", features_file, "--methods", "noisy-gd:shrink=0/2", "--eps", "1").status == 2

@@ -354,7 +354,9 @@ def checked_rows(
 
 
 def _tested(ready: Ready, progress: Progress) -> list[str]:
-    return [] if isinstance(progress, Silent) else tested_unlabelled(ready.features, ready.unlabelled)
+    if ready.unlabelled is None or isinstance(progress, Silent):
+        return []
+    return tested_unlabelled(ready.features, ready.unlabelled)
 
 
 def _note_copies(finder: BookFinder, dataset: Dataset, progress: Progress) -> None:

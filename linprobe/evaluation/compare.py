@@ -68,7 +68,7 @@ from linprobe.reporting import comparison
 from linprobe.runs import run_folder
 from linprobe.runs.check import check_run
 from linprobe.runs.figures import CLEARLY
-from linprobe.runs.manifest import LEDGER, Manifest
+from linprobe.runs.manifest import LEDGER, MANIFEST, Manifest
 from linprobe.runs.matching import tested_unlabelled
 from linprobe.runs.run_folder import RunFolder
 from linprobe.training import words
@@ -162,9 +162,11 @@ class ComparisonFolder:
         write_json(self.out / STATED, {"of": self.of, "recorded": sorted(self.recorded), **content})
 
     def discard_unfinished(self, names: Iterable[str]) -> None:
-        """Remove the folders of unfinished runs called `names`; their book has what they released."""
+        """Remove the folders of unfinished runs called `names`, unless complete; their book has what they released."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
+                if (partial / MANIFEST).exists():  # `name_complete` names it
+                    continue
                 with suppress(LinprobeError, OSError), ExitStack() as stack:
                     if (partial / LEDGER).exists():
                         stack.enter_context(held(partial / LEDGER, "the ledger is being written"))
@@ -320,6 +322,9 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     progress.start(0, "reading rows")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
+        if any((request.folder / RUNS).glob(".*.partial")):
+            for one in planned:
+                run_folder.name_complete(one.place)
         # refused before the first run spends
         groups = _missing(planned)
         plans = [_plan(_ready(found, runs[0]), runs[0]) for runs in groups]

@@ -490,6 +490,15 @@ def _without_name(partial: Path, out: Path, error: Exception, paid: str, flag: s
     return kind(f"run {out} is complete without its name ({why}), and {paid}; {name}")
 
 
+def name_complete(out: Path) -> None:
+    """Give a run of `out` its name, if it is complete without it, no process holds it, and `out` is free."""
+    for partial in () if out.exists() else unfinished_folders(out):
+        if (partial / MANIFEST).is_file():
+            with suppress(OSError, errors.LinprobeError), atomic_files.held(partial, "it is being written"):
+                _name_complete(partial, out)
+                return
+
+
 def _name_complete(partial: Path, out: Path) -> None:
     _remove_marks(partial)
     place = partial.with_name(out.name)

@@ -175,11 +175,14 @@ def test_sampled_runs_are_composed_as_in_their_budget_book(cli: Cli, features_fi
     assert compared["composed"]["epsilon"] == spending(read_book(Path("book.jsonl")).counted, 1e-5).epsilon
 
 
-def test_a_complete_run_without_its_name_still_counts(cli: Cli, features_file: Path, tmp_path: Path) -> None:
-    first = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+def test_a_complete_run_without_its_name_counts_where_it_is_not_asked_for(
+    cli: Cli, features_file: Path, tmp_path: Path
+) -> None:
+    words = ["compare", features_file, "--methods", "noisy-gd:steps=3", "--jobs", "1", "--out", "cmp", "--json"]
+    first = result_of(cli(*words, "--eps", "3", "--seeds", "1"))
     run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
     run.rename(run.with_name(f".{run.name}.00000000.partial"))
-    again = result_of(cli("compare", features_file, *QUICK, "--seeds", "1", "--out", "cmp", "--json"))
+    again = result_of(cli(*words, "--eps", "2", "--seeds", "1"))
     assert (first["composed"]["private_runs"], again["composed"]["private_runs"]) == (1, 2)
     assert again["composed"]["epsilon"] > first["composed"]["epsilon"]
 
@@ -291,6 +294,28 @@ def test_damaged_ids_of_runs_are_refused(
     stated = json.loads(Path("cmp/comparison.json").read_text())
     Path("cmp/comparison.json").write_text(json.dumps({**stated, "recorded": recorded}))
     refused(cli(*words), 3, ["cmp cannot be read", "recorded is", "--out"])
+
+
+def test_a_complete_run_without_its_name_gets_it_and_is_not_paid_again(
+    cli: Cli, features_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*QUICK, "--seeds", "1", "--no-baselines", "--out", "cmp"]
+    before = result_of(cli("compare", features_file, *words, "--json"))["composed"]
+    run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
+    unnamed = run.rename(run.with_name(f".{run.name}.01234567.partial"))
+
+    def stopped(*_: object) -> None:
+        raise UsageError("stopped")
+
+    with monkeypatch.context() as patch:  # another run is missing and fails
+        patch.setattr(compare, "train_on", stopped)
+        patch.setattr(run_folder, "_name_complete", stopped)
+        assert cli("compare", features_file, *words).status == 2
+    assert unnamed.exists()
+    monkeypatch.setattr(compare, "train_on", stopped)
+    assert result_of(cli("compare", features_file, *words, "--json"))["composed"] == before
+    assert run.exists()
+    assert not unnamed.exists()
 
 
 def test_finished_runs_are_not_made_again(cli: Cli, refused: Cli, features_file: Path, tmp_path: Path) -> None:

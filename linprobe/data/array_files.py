@@ -15,7 +15,6 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (.npy).
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import pickle
 import struct
@@ -350,8 +349,8 @@ def parquet_table(source: Path) -> Any:
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     _refuse_large(sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks), source)
-    with source.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        _refuse_large(sum(size for chunk in chunks for size in _page_sizes(content, chunk)), source)
+    with source.open("rb") as stream:
+        _refuse_large(sum(size for chunk in chunks for size in _page_sizes(_FileBytes(stream), chunk)), source)
     texts = [field.name for field in fields if types.is_string(field.type) or types.is_binary(field.type)]
     return parquet.read_table(source, read_dictionary=texts, use_threads=False)
 
@@ -371,7 +370,20 @@ def _refuse_large(declared: int, source: Path) -> None:
         )
 
 
-def _page_sizes(content: mmap.mmap, chunk: Any) -> Iterator[int]:
+class _FileBytes:
+    """The bytes of a file by their place. A map of one that is cut off meanwhile would end the process."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._first, self._held = stream, 0, b""
+
+    def __getitem__(self, place: int) -> int:
+        if not self._first <= place < self._first + len(self._held):
+            self._stream.seek(place)
+            self._first, self._held = place, self._stream.read(1 << 12)
+        return self._held[place - self._first]
+
+
+def _page_sizes(content: _FileBytes, chunk: Any) -> Iterator[int]:
     """The bytes that each page of a column chunk has once it is decompressed. ValueError for a damaged header."""
     place = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
@@ -386,7 +398,7 @@ def _page_sizes(content: mmap.mmap, chunk: Any) -> Iterator[int]:
         place = start + compressed
 
 
-def _thrift_struct(content: mmap.mmap, place: int) -> tuple[dict[int, int], int]:
+def _thrift_struct(content: _FileBytes, place: int) -> tuple[dict[int, int], int]:
     """The whole numbers of a struct by field, and where it ends. ValueError for types that no page header has."""
     fields: dict[int, int] = {}
     number = 0
@@ -409,12 +421,12 @@ def _thrift_struct(content: mmap.mmap, place: int) -> tuple[dict[int, int], int]
     return fields, place + 1
 
 
-def _thrift_number(content: mmap.mmap, place: int) -> tuple[int, int]:
+def _thrift_number(content: _FileBytes, place: int) -> tuple[int, int]:
     value, place = _varint(content, place)
     return (value >> 1) ^ -(value & 1), place
 
 
-def _varint(content: mmap.mmap, place: int) -> tuple[int, int]:
+def _varint(content: _FileBytes, place: int) -> tuple[int, int]:
     value = shift = 0
     while content[place] & 128:
         value |= (content[place] & 127) << shift

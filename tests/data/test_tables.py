@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from linprobe.data import array_files
 from linprobe.data.array_import import import_arrays, read_arrays
 from linprobe.data.feature_file import FeatureFile
 from linprobe.data.labels import id_hashes
@@ -189,6 +191,24 @@ def test_wrong_columns_of_a_table_are_named(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             read_arrays([tmp_path / "train.parquet"])
         assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_parquet_file_that_is_cut_off_while_it_is_read_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, read_header = tmp_path / "train.parquet", array_files._thrift_struct
+
+    def cut_off(*given: Any) -> tuple[dict[int, int], int]:
+        os.truncate(path, 8)
+        return read_header(*given)
+
+    x = np.random.default_rng(0).normal(size=20_000)
+    parquet.write_table(arrow.table({"label": [1] * len(x), "f0": x}), path, compression="none", use_dictionary=False)
+    assert len(array_files.parquet_table(path)) == len(x)
+    monkeypatch.setattr(array_files, "_thrift_struct", cut_off)
+    with pytest.raises(DataError, match=r"train\.parquet"):
+        read_arrays([path])
 
 
 PEOPLE = ["eve", "bob", "eve", "dan", "ann", "dan", "fay", "gil"]

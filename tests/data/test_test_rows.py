@@ -233,6 +233,20 @@ def test_a_stated_size_that_hides_shared_bytes_is_refused(tmp_path: Path, chunks
         FeatureFile(path)
 
 
+def test_a_short_chunk_that_no_filter_wrote_is_refused(tmp_path: Path) -> None:
+    """A mask says for each chunk which filters it went through; HDF5 would read a raw one beyond its end."""
+    path = contiguous(tmp_path / "f.h5", chunks=False)
+    with h5py.File(path, "a") as file:
+        del file["public/x"]
+        file["public"].create_dataset("x", (4, 4), "<f4", chunks=(4, 4), compression="gzip")
+        file["public/x"].id.write_direct_chunk((0, 0), bytes(64), filter_mask=1)
+    FeatureFile(path).close()
+    with h5py.File(path, "a") as file:
+        file["public/x"].id.write_direct_chunk((0, 0), bytes(8), filter_mask=1)
+    with pytest.raises(DataError, match=r"public/x states 8 bytes for numbers of shape \(4, 4\); allowed: 64; make it"):
+        FeatureFile(path)
+
+
 # people
 
 

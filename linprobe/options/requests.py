@@ -749,7 +749,7 @@ class AuditRequest(
         after="; counts: training with noisy class counts and noisy accuracy on test rows; tune: the private choice "
         "of one run; histogram: the published histogram of privacy losses",
     )
-    unit: Literal["record", "owner"] = option("record", "Privacy unit of a canary", after="; owner: a person of 3 rows")
+    unit: Literal["record", "owner"] = option("record", "Privacy unit of a canary", after="; owner: a person of 6 rows")
     device: str = option("cpu", "cuda or cuda:N: audit training on that GPU too.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from linprobe.runs.run_folder import RunFolder
 TOLERANCE = 0.02
 # keys of the manifest that a refinement changes; all others are those of its parent
 CHANGED = {"refined", "files", "manifest_digest", *(each.name for each in fields(Accuracy))}
+# keys that a histogram, published after the refinement, changes further
+BY_HISTOGRAMS = {"guarantee", "epsilon", "epsilon_target", "gdp_mu", "zcdp_rho", "releases", "published"}
 
 
 def refinement(
@@ -45,7 +48,7 @@ def refinement(
         similar=similar,
         gain=gain,
         near_shots=None if refined.near_shots is None else asdict(refined.near_shots),
-        run=None if parent is None else parent.folder.resolve().name,
+        run=None if parent is None else parent.folder.absolute().name,  # not that of the folder which a link names
         run_digest=None if parent is None else parent.manifest.manifest_digest,
     )
 
@@ -162,16 +165,17 @@ def _shots_in_file(run: RunFolder) -> bool:
 def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None:
     if stated.run_digest is None:
         raise UsageError(f"run {run.folder} was refined by train itself, not from another run; leave out --run")
-    mine, theirs = run.manifest, parent.manifest
+    mine, theirs, ledger = run.manifest, parent.manifest, run[LEDGER]
+    changed, n_before = CHANGED, len(theirs.published)
+    if len(mine.published) > n_before and mine.published[:n_before] == theirs.published:
+        changed, ledger = CHANGED | BY_HISTOGRAMS, ledger[: len(parent[LEDGER])]
     pairs: dict[str, tuple[Any, Any]] = {
         "manifest digest": (stated.run_digest, theirs.manifest_digest),
         "model": (mine.files[UNREFINED], theirs.files[MODEL]),
-        "epsilon": (mine.epsilon, theirs.epsilon),
-        "run_id": (mine.run_id, theirs.run_id),
-        "ledger": (mine.files[LEDGER], theirs.files[LEDGER]),
+        "ledger": (hashlib.sha256(ledger).hexdigest(), theirs.files[LEDGER]),
     }
     stated_by_run, stated_by_parent = mine.to_json(), theirs.to_json()
-    for key in sorted((stated_by_run.keys() | stated_by_parent.keys()) - CHANGED):
+    for key in sorted((stated_by_run.keys() | stated_by_parent.keys()) - changed):
         pairs[key] = stated_by_run.get(key), stated_by_parent.get(key)
     for what, (named, found) in pairs.items():
         if named != found:

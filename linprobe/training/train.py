@@ -456,13 +456,13 @@ def train_on(
             measured = figures.figures_of(features, trained.weights, trained.bias)
             manifest = replace(manifest_of(ready, dataset, settings, trained, measured), run_id=charge.run)
             manifest = write_trained(folder, out, ready, dataset, trained, manifest, measured, config)
+        tell(manifest, plan, measured, progress)
     except BaseException as error:
         if keep is not None and group.rank == 0:
             _say_how_to_go_on(error, keep, plan, out, progress, spent=bool(ledger.events))
         if isinstance(error, OSError) and not isinstance(error, ConnectionAbortedError):
             raise unwritten("the run", error) from None
         raise
-    tell(manifest, plan, measured, progress)
     return {
         "run": str(out),
         **manifest.stated((*OUTCOME_KEYS, *figures.PRINTED_OF_SOME)),
@@ -495,7 +495,10 @@ def _named(ready: Ready, plan: Plan, book: Account | None, config: str | None, r
 
 
 def say_complete(error: BaseException, folder: Path, out: Path, progress: Progress) -> bool:
-    """Note that the run in `folder` is complete and lacks the name `out`, if `error` does not say so; whether it is."""
+    """Note that the run in `folder` is complete, named `out` or without a name, if `error` does not; whether it is."""
+    if not folder.exists() and (folder.with_name(out.name) / MANIFEST).is_file():
+        progress.note(f"run {out} is complete, and counts")
+        return True
     if folder.with_name(out.name).exists() or not (folder / MANIFEST).is_file():
         return False
     if not isinstance(error, LinprobeError):

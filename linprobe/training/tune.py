@@ -365,11 +365,11 @@ def _select(
             facts = {**(manifest.tuning or {}), "settings": tuning.settings, "chosen": chosen}
             manifest = replace(manifest, created=manifest.created[:DAY], run_id=run_id, tuning=facts)
             manifest = train.write_trained(folder, out, ready, dataset, trained, manifest, measured)
+        train.tell(manifest, selection.plans[chosen], measured, progress)
     except BaseException as error:
         if folder is not None:
             train.say_complete(error, folder, out, progress)
         if isinstance(error, OSError):
             raise unwritten("the run", error) from None
         raise
-    train.tell(manifest, selection.plans[chosen], measured, progress)
     return {"run": str(out), **manifest.stated(train.OUTCOME_KEYS), "tuning": manifest.tuning}

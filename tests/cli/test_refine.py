@@ -84,6 +84,13 @@ def test_arrays_with_some_labels_are_refused(cli: Cli, refused: Callable[..., No
     refused(cli("import", "X.npy", "X_train.npy", "--out", "u.h5"), 2, ["X alone"])
 
 
+def test_a_refined_run_names_its_parent_as_it_was_given(cli: Cli, refined: Path, rows: Path, tmp_path: Path) -> None:
+    Path("link").symlink_to(Path("run").rename(tmp_path / "patient-smith"))
+    assert cli("refine", "link", rows, "--out", "of-link").status == 0
+    assert "smith" not in Path("of-link/manifest.json").read_text()
+    assert cli("verify", "of-link", "--run", "link").status == 0
+
+
 def test_a_refined_run_costs_the_same_and_says_what_it_is(cli: Cli, refined: Path, rows: Path) -> None:
     run, before = read_run(refined), read_run(Path("run"))
     assert run.manifest.epsilon == before.manifest.epsilon
@@ -452,7 +459,9 @@ def test_a_refined_run_exports_releases_and_publishes(cli: Cli, refined: Path, r
     assert cli("export", refined, "--to", "safetensors", "--out", "probe.safetensors").status == 0
     assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
     assert cli("verify", f"{refined}.published-1", "--unlabelled", rows).status == 0
-    assert cli("verify", f"{refined}.published-1", "--run", "run").status == 4  # it has spent more
+    assert cli("verify", f"{refined}.published-1", "--run", "run").status == 0
+    assert cli("pdp-report", "run", "--publish-epsilon", "0.5").status == 0
+    assert cli("verify", f"{refined}.published-1", "--run", "run.published-1").status == 4
 
 
 @pytest.mark.parametrize(
@@ -468,7 +477,11 @@ def test_a_refined_run_states_what_its_parent_states(
     refused(cli("verify", copy, "--run", "run"), 4, [named])
 
 
-def test_the_ledger_of_a_refined_run_is_its_parents(refined: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("published", [False, True])
+def test_the_ledger_of_a_refined_run_is_its_parents(cli: Cli, refined: Path, tmp_path: Path, published: bool) -> None:
+    if published:
+        assert cli("pdp-report", refined, "--publish-epsilon", "0.5").status == 0
+        refined = refined.with_name(f"{refined.name}.published-1")
     copy = shutil.copytree(refined, tmp_path / "forged")
     events = [json.loads(line) for line in (copy / "ledger.jsonl").read_text().splitlines()]
     quiet = [{**event, "noise_multiplier": 1e3 * event["noise_multiplier"]} for event in events]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from linprobe.mechanisms.correct_predictions import correct_counts
 from linprobe.methods import adadps
 from linprobe.runs.figures import count_private
 from linprobe.training import execute as execution
+from linprobe.training import train as training
 from linprobe.training import tune as tune_command
 from tests.cli.outcomes import Cli, result_of, weights_of, write_sealed
 
@@ -216,6 +218,18 @@ def test_a_refusal_after_a_release_counts_as_divergence_and_tells_no_figure(
     tuned = cli("tune", features_file, *words, "--grid", "score_noise=0.3,1", "--out", "tuned")
     assert tuned.status == 0
     assert "adadps: 392 private rows, 8 public rows" in tuned.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_ctrl_c_after_a_run_has_its_name_says_that_it_counts(
+    cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(training, "tell", mock.Mock(side_effect=KeyboardInterrupt))
+    words = GRID if command == "tune" else ["--method", "noisy-gd", "--steps", "2"]
+    outcome = cli(command, features_file, *words, "--eps", "2", "--out", "run")
+    assert outcome.status == 130
+    assert "run run is complete, and counts" in outcome.stderr
+    assert cli("verify", "run").status == 0
 
 
 def test_a_selected_divergence_is_charged(cli: Cli, features_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

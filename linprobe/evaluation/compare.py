@@ -165,7 +165,7 @@ class ComparisonFolder:
         """Remove the folders of unfinished runs called `names`, unless complete; their book has what they released."""
         for name in names:
             for partial in self.runs.glob(f".{name}.*.partial"):
-                if (partial / MANIFEST).exists():  # `name_complete` names it
+                if (partial / MANIFEST).exists():  # `_name_complete` names it
                     continue
                 with suppress(LinprobeError, OSError), ExitStack() as stack:
                     if (partial / LEDGER).exists():
@@ -322,9 +322,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     progress.start(0, "reading rows")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
-        if any((request.folder / RUNS).glob(".*.partial")):
-            for one in planned:
-                run_folder.name_complete(one.place)
+        _name_complete(request.folder, planned)
         # refused before the first run spends
         groups = _missing(planned)
         plans = [_plan(_ready(found, runs[0]), runs[0]) for runs in groups]
@@ -362,6 +360,13 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
             for _, text in words.together_line(preview(account, ())):
                 progress.note(PrivacyNote(f"{text} (budget book {account.path})"))
         return written
+
+
+def _name_complete(folder: Path, planned: Sequence[Planned]) -> None:
+    """Give complete runs whose last renaming failed their names, so that they are not paid for again."""
+    if any((folder / RUNS).glob(".*.partial")):
+        for one in planned:
+            run_folder.name_complete(one.place)
 
 
 def _tell_kept(folder: ComparisonFolder, missing: Sequence[Planned], before: Contents, progress: Progress) -> None:

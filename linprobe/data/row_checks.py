@@ -50,11 +50,14 @@ FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 
 NONE = np.uint64(0)  # in place of a digest
 NO_SAMPLES = np.empty((0, 2 + len(SCALES)), dtype=np.uint64)
 
-NEAR = 1 / 256  # root mean square difference of near rows, in spreads of the features
+NEAR = 1 / 256  # root mean square difference of most rounded copies, in spreads of the features
+FLOAT32 = 2.0**-21  # of an entry, which multiplications in float32 may move it
 LEAST_SPREAD = 1 / 8  # of a feature, as a share of its size
+SMALL_SPREAD = 2.0**-17  # of a feature of unit rows: `NEAR` of it is below the least number of half precision
 MOST_SAMPLED = 1024  # rows whose features say how much they spread
 SUMS, IN_CELL = 16, 3  # sums of the features of a row with fixed signs, and those that name its cell
 DIFFERENCE = 4 * NEAR  # of such sums of near rows, at most, but for one in 15,000
+FINE_DIFFERENCE = 2.0**-12  # of those of multiples in float32
 FARTHEST = np.float32(32)  # spreads that count in such a sum: rounding hardly moves the sum, however large an entry is
 PAIRS = 2**18  # of rows whose sums are compared at a time
 MOST_WAITING = 16  # times `HASHED` numbers of rows that wait to be compared as a whole
@@ -144,29 +147,39 @@ class RowSet:
 class NearRows:
     """Rows to be found among other rows though both were scaled, and then rounded.
 
-    Rows of at least `FEWEST` entries other than zero are near if their unit rows differ by at most `NEAR`: the root
-    mean square over all features, each in units of its spread in this set; and if half of the entries other than zero
-    differ by at most `NEAR` of themselves. Rounding to half precision, or to three digits of most features, is less.
-    Sums of the features of near rows with fixed signs differ as little: the first `IN_CELL` of them name a cell, and
-    rows of one cell are compared by all `SUMS`, then as a whole.
+    Rows of at least `FEWEST` entries other than zero are near if one factor makes each entry of one differ from that of
+    the other by no more than rounding may have moved the two (`_moved`). Rows that nothing rounded, or only to float32,
+    must so be multiples in float32: people whose measures agree to 1/256 are no copies.
+
+    Few rows are compared so. Sums of the features of near rows with fixed signs, in units of their spreads in this set,
+    differ by at most `DIFFERENCE`: the first `IN_CELL` of them name a cell, and rows of one cell are compared by all
+    `SUMS`, then as a whole.
     """
 
     def __init__(self, blocks: Callable[[], Iterable[RawRows]]) -> None:
         self._blocks, self._spread = blocks, _spreads(blocks())
         signs = np.random.default_rng(0).integers(0, 2, (len(self._spread), SUMS)) * 2 - 1
-        self._weights = np.divide(1, self._spread, out=np.zeros_like(self._spread), where=self._spread > 0)
+        small = self._spread < SMALL_SPREAD  # half precision may lose it
+        ignored = small if np.count_nonzero(~small) >= FEWEST else self._spread == 0
+        self._weights = np.divide(1, self._spread, out=np.zeros_like(self._spread), where=~ignored)
         self._signs = (signs / len(signs) ** 0.5).astype(np.float32)
         self._sums, self._long = [np.empty((0, SUMS), np.float32)], [np.empty(0, dtype=bool)]
-        self._waiting: list[tuple[Singles, Indices]] = []  # unit rows, and the places of the rows to compare them with
+        self._coarse = [np.empty(0, dtype=bool)]  # whether bfloat16 or half precision rounded a row
+        self._waiting: list[tuple[RawRows, Reals, Indices]] = []  # rows, norms, the places of rows to compare them with
 
     def add(self, x: RawRows, norms: Reals) -> None:
         """Add the next rows of this set, (b, n_features), with their norms (b,). All come before the first `find`."""
         self._sums.append(self._sums_of(x, norms))
         self._long.append(np.count_nonzero(x, axis=1) >= FEWEST)
+        self._coarse.append(np.logical_or(*_grids(_float32(x))))
 
     @cached_property
     def _known(self) -> Singles:
         return np.concatenate(self._sums)
+
+    @cached_property
+    def _known_coarse(self) -> Mask:
+        return np.concatenate(self._coarse)
 
     @cached_property
     def _found(self) -> Mask:
@@ -192,16 +205,19 @@ class NearRows:
         first = np.searchsorted(cells, mine)
         counts = np.searchsorted(cells, mine, "right") - first
         some = np.flatnonzero(counts if which is None else counts * which)
+        coarse = np.zeros(len(x), dtype=bool)
+        coarse[some] = np.logical_or(*_grids(_float32(x[some])))
         for rows in np.split(some, np.flatnonzero(np.diff(np.cumsum(counts[some]) // PAIRS)) + 1):
             n_known = counts[rows]
             row = np.repeat(rows, n_known)
             known = places[np.arange(len(row)) + np.repeat(first[rows] + n_known - np.cumsum(n_known), n_known)]
             new = ~self._found[known]
             row, known = row[new], known[new]
-            near = np.flatnonzero((np.abs(sums[row] - self._known[known]) <= DIFFERENCE).all(axis=1))
+            apart = np.where(coarse[row] | self._known_coarse[known], DIFFERENCE, FINE_DIFFERENCE)[:, None]
+            near = np.flatnonzero((np.abs(sums[row] - self._known[known]) <= apart).all(axis=1))
             for start in range(0, len(near), _at_a_time(x)):
                 part = near[start : start + _at_a_time(x)]
-                self._waiting.append((_unit_rows(x[row[part]], norms[row[part]]), known[part]))
+                self._waiting.append((x[row[part]], norms[row[part]], known[part]))
                 if len(self._waiting) > MOST_WAITING:
                     self._compare()
 
@@ -213,18 +229,13 @@ class NearRows:
         """Compare the rows that wait with the rows of this set, which are read again."""
         if not self._waiting:
             return
-        units, places = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        rows, norms, places = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
         self._waiting, start = [], 0
         for x in self._blocks():
             pairs = np.flatnonzero((places >= start) & (places < start + len(x)))
             for part in np.split(pairs, range(_at_a_time(x), len(pairs), _at_a_time(x))):
                 some = x[places[part] - start]
-                mine, theirs = _unit_rows(some, norms_of(some)), units[part]
-                apart, size = np.abs(mine - theirs), np.maximum(np.abs(mine), np.abs(theirs))
-                spread = np.maximum(self._spread, LEAST_SPREAD * size)
-                apart_by_spread = np.divide(apart, spread, out=np.zeros_like(apart), where=apart > 0)
-                near = np.square(apart_by_spread).mean(axis=1) <= NEAR**2
-                near &= 2 * ((apart <= NEAR * size) & (size > 0)).sum(axis=1) >= (size > 0).sum(axis=1)
+                near = _may_be_copies(some, norms_of(some), rows[part], norms[part])
                 self._found[places[part[near]]] = True
             start += len(x)
 
@@ -374,6 +385,42 @@ def _spreads(blocks: Iterable[RawRows]) -> Singles:
     squares, rare = np.einsum("ij,ij->j", unit, unit) / len(unit), spread == 0
     spread[rare] = np.sqrt(np.maximum(squares[rare], squares[rare].mean() if rare.any() else 0.0))
     return np.asarray(spread, np.float32)
+
+
+def _grids(x: Singles) -> tuple[Mask, Mask]:
+    """Whether all entries of each row are numbers of bfloat16, or else of half precision; not of whole numbers."""
+    x = np.ascontiguousarray(x)
+    fractions = (x != np.rint(x)).any(axis=1)
+    brain = fractions & ((x.view(np.uint32) & 0xFFFF) == 0).all(axis=1)
+    return brain, fractions & ~brain & (widened(halved(x)) == x).all(axis=1)
+
+
+def _moved(x: Singles) -> Reals:
+    """How far rounding may have moved each entry of rows (b, n_features), the same shape.
+
+    Half a unit in the last place of bfloat16 or of half precision for rows of its numbers; else `FLOAT32` of the entry,
+    for the multiplications.
+    """
+    wide = x.astype(np.float64)
+    _, exponents = np.frexp(wide)
+    moved = FLOAT32 * np.abs(wide)
+    brain, half = _grids(x)
+    moved[brain] = np.ldexp(1.0, exponents[brain] - 9)
+    moved[half] = np.ldexp(1.0, np.maximum(exponents[half], -13) - 12)
+    return moved
+
+
+def _may_be_copies(x: RawRows, x_norms: Reals, y: RawRows, y_norms: Reals) -> Mask:
+    """Whether each row of `x` and that of `y`, (b, n_features) with norms (b,), are one row, scaled and rounded."""
+    wide_x, wide_y = _float32(x), _float32(y)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        mine, theirs = wide_x / x_norms[:, None], wide_y / y_norms[:, None]
+        moved = (1 + NEAR) * (_moved(wide_x) / x_norms[:, None] + _moved(wide_y) / y_norms[:, None])
+        zero, size, along = mine == 0, np.abs(mine), theirs * np.sign(mine)
+        # times any factor from `least` to `most`, an entry of x agrees with that of y
+        least, most = np.where(zero, -np.inf, (along - moved) / size), np.where(zero, np.inf, (along + moved) / size)
+    agree = (least.max(axis=1) <= most.min(axis=1)) & (most > 0).all(axis=1)
+    return np.asarray(agree & (~zero | (np.abs(theirs) <= moved)).all(axis=1))
 
 
 def _cells_of(sums: Singles) -> Numbers:

@@ -187,7 +187,7 @@ def _unreadable(batches: Batches, unread: Sequence[tuple[int, str]]) -> str:
     more = "" if len(unread) <= NAMED_IN_ERROR else f"; and {len(unread) - NAMED_IN_ERROR} more of this batch"
     return (
         f"at least {len(unread)} image{'s' if len(unread) > 1 else ''} cannot be used: {named}{more}; convert, repair "
-        "or remove, then give --overwrite; or give --on-error skip to skip them"
+        "or remove, then start again with --overwrite; or give --on-error skip to go on without them"
     )
 
 

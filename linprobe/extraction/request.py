@@ -1,5 +1,6 @@
 """What `linprobe extract` knows of backbones, recipes and its outcome. Imports neither torch nor NumPy."""
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,4 +78,5 @@ def read_class_names(given: Path | None) -> list[str] | None:
     if given is None:
         return None
     names = [name.strip() for name in str(given).split(",")]
-    return names if len(names) > 1 and all(names) and not given.exists() else read_lines(given, "class list", CLASS)
+    named = len(names) > 1 and all(names) and not os.path.exists(given)  # noqa: PTH110  # Path.exists raises for long lists
+    return names if named else read_lines(given, "class list", CLASS)

@@ -597,7 +597,10 @@ def _ready(found: _Comparison, run: Planned) -> Ready:
 
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
     groups: dict[Any, list[Planned]] = {}
+    unnamed = any(any(run.place.parent.glob(".*.partial")) for run in planned[:1])
     for run in (run for run in planned if not run.place.exists()):
+        if unnamed and run_folder.without_name(run.place):
+            continue
         groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
     return list(groups.values())
 

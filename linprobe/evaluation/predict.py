@@ -395,7 +395,7 @@ def _prepared(request: EvaluateRequest, progress: Progress) -> Iterator[tuple[Ru
         if delta is None:
             raise UsageError(f"run {run.folder} has no delta of its own; give --delta, below 1 / number of test rows")
         n_classes = len(features.description.class_names)
-        releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes, "--epsilon")
+        releases = test_releases(epsilon, check_delta(delta, n_test), n_test, n_classes, "--epsilon", None)
         entry = Entry(
             run=secrets.token_hex(16),
             name=str(run.folder.absolute()),

@@ -492,11 +492,15 @@ def _without_name(partial: Path, out: Path, error: Exception, paid: str, flag: s
 
 def name_complete(out: Path) -> None:
     """Give a run of `out` its name, if it is complete without it, no process holds it, and `out` is free."""
-    for partial in () if out.exists() else unfinished_folders(out):
-        if (partial / MANIFEST).is_file():
-            with suppress(OSError, errors.LinprobeError), atomic_files.held(partial, "it is being written"):
-                _name_complete(partial, out)
-                return
+    for partial in () if out.exists() else without_name(out):
+        with suppress(OSError, errors.LinprobeError), atomic_files.held(partial, "it is being written"):
+            _name_complete(partial, out)
+            return
+
+
+def without_name(out: Path) -> list[Path]:
+    """Folders of runs of `out` that are complete except for their name."""
+    return [path for path in unfinished_folders(out) if (path / MANIFEST).is_file()]
 
 
 def _name_complete(partial: Path, out: Path) -> None:

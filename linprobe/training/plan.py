@@ -157,7 +157,9 @@ class Settings:
                 noise = max(round_up(1 / (math.sqrt(part) * mu)), enough * n_private)
                 others.append(Releases(purpose, noise, 1.0, 1))
         if self.test_epsilon is not None:
-            others += test_releases(self.test_epsilon, self.delta, self.n_test, self.n_classes, "--test-epsilon")
+            others += test_releases(
+                self.test_epsilon, self.delta, self.n_test, self.n_classes, "--test-epsilon", epsilon
+            )
         if self.shrink:
             others.append(paid_by(SELECTION_SHARE * epsilon, self.delta, n_private, SELECTION))
         return calibrate(
@@ -179,8 +181,12 @@ def paid_by(epsilon: float, delta: float, n_units: int, purpose: str, count: int
     return Releases(purpose, part.noise_multiplier, 1.0, count)
 
 
-def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int, flag: str) -> tuple[Releases, ...]:
+def test_releases(
+    epsilon: float, delta: float, n_test: int, n_classes: int, flag: str, whole: float | None
+) -> tuple[Releases, ...]:
     """Releases on private test rows that cost `epsilon` together; no scores of few test units (0: of any number).
+
+    `whole`: the epsilon that pays for them, if it pays for others too.
 
     UsageError: the accuracy would have more noise than `MOST_ERROR`.
     """
@@ -189,10 +195,11 @@ def test_releases(epsilon: float, delta: float, n_test: int, n_classes: int, fla
     noise = SENSITIVITY * accuracy.noise_multiplier
     if n_test and noise > MOST_ERROR * n_test:
         enough = composed([Releases(TEST_ACCURACY, MOST_ERROR * n_test / SENSITIVITY, 1.0, 1)], delta)[0]
+        part = " and a larger --eps" if whole is not None and enough >= whole else ""
         raise UsageError(
             f"{flag} is {epsilon:g}, so noise of the accuracy on {counted(n_test, 'private test unit')} would have the "
             f"standard deviation {rounded_up(noise / n_test, 3)}; allowed: at most {MOST_ERROR}; nothing was spent; "
-            f"give at least {flag} {rounded_up(enough, 4)}, or {math.ceil(noise / MOST_ERROR)} test units"
+            f"give at least {flag} {rounded_up(enough, 4)}{part}, or {math.ceil(noise / MOST_ERROR)} test units"
         )
     scores = Releases(TEST_AUROC, accuracy.noise_multiplier / math.sqrt(AUROC_SHARE), 1.0, 1)
     if n_test and expected_error(scores.noise_multiplier, n_test, n_classes) > MOST_ERROR:

@@ -303,6 +303,7 @@ def test_a_complete_run_without_its_name_gets_it_and_is_not_paid_again(
     before = result_of(cli("compare", features_file, *words, "--json"))["composed"]
     run = run_called(tmp_path / "cmp", "noisy-gd_steps=3-eps3-seed0")
     unnamed = run.rename(run.with_name(f".{run.name}.01234567.partial"))
+    assert json.loads(cli("compare", features_file, *words, "--dry-run", "--json").stdout)["rows"] == []
 
     def stopped(*_: object) -> None:
         raise UsageError("stopped")

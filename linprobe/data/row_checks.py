@@ -171,7 +171,7 @@ class NearRows:
         """Add the next rows of this set, (b, n_features), with their norms (b,). All come before the first `find`."""
         self._sums.append(self._sums_of(x, norms))
         self._long.append(np.count_nonzero(x, axis=1) >= FEWEST)
-        self._coarse.append(np.logical_or(*_grids(_float32(x))))
+        self._coarse.append(_coarse(x))
 
     @cached_property
     def _known(self) -> Singles:
@@ -206,15 +206,17 @@ class NearRows:
         counts = np.searchsorted(cells, mine, "right") - first
         some = np.flatnonzero(counts if which is None else counts * which)
         coarse = np.zeros(len(x), dtype=bool)
-        coarse[some] = np.logical_or(*_grids(_float32(x[some])))
         for rows in np.split(some, np.flatnonzero(np.diff(np.cumsum(counts[some]) // PAIRS)) + 1):
             n_known = counts[rows]
             row = np.repeat(rows, n_known)
             known = places[np.arange(len(row)) + np.repeat(first[rows] + n_known - np.cumsum(n_known), n_known)]
             new = ~self._found[known]
             row, known = row[new], known[new]
-            apart = np.where(coarse[row] | self._known_coarse[known], DIFFERENCE, FINE_DIFFERENCE)[:, None]
-            near = np.flatnonzero((np.abs(sums[row] - self._known[known]) <= apart).all(axis=1))
+            apart = np.abs(sums[row] - self._known[known]).max(axis=1)
+            near = np.flatnonzero(apart <= DIFFERENCE)
+            mine = distinct(row[near])
+            coarse[mine] = _coarse(x[mine])
+            near = near[coarse[row[near]] | self._known_coarse[known[near]] | (apart[near] <= FINE_DIFFERENCE)]
             for start in range(0, len(near), _at_a_time(x)):
                 part = near[start : start + _at_a_time(x)]
                 self._waiting.append((x[row[part]], norms[row[part]], known[part]))
@@ -387,12 +389,24 @@ def _spreads(blocks: Iterable[RawRows]) -> Singles:
     return np.asarray(spread, np.float32)
 
 
+def _fit(x: Singles) -> tuple[Mask, Mask]:
+    """Whether all entries of each row are numbers of bfloat16, and of half precision."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return ((bits & 0xFFFF) == 0).all(axis=1), (widened(halved(x)) == x).all(axis=1)
+
+
 def _grids(x: Singles) -> tuple[Mask, Mask]:
-    """Whether all entries of each row are numbers of bfloat16, or else of half precision; not of whole numbers."""
-    x = np.ascontiguousarray(x)
-    fractions = (x != np.rint(x)).any(axis=1)
-    brain = fractions & ((x.view(np.uint32) & 0xFFFF) == 0).all(axis=1)
-    return brain, fractions & ~brain & (widened(halved(x)) == x).all(axis=1)
+    """Whether bfloat16, or else half precision, may have rounded each row: all entries fit, and some are fractions."""
+    (brain, half), fractions = _fit(x), (x != np.rint(x)).any(axis=1)
+    return brain & fractions, half & fractions & ~brain
+
+
+def _coarse(x: RawRows) -> Mask:
+    """Whether bfloat16 or half precision may have rounded each row; most others differ in the first columns."""
+    coarse = np.zeros(len(x), dtype=bool)
+    likely = np.flatnonzero(np.logical_or(*_fit(_float32(x[:, :SAMPLED]))))
+    coarse[likely] = np.logical_or(*_grids(_float32(x[likely])))
+    return coarse
 
 
 def _moved(x: Singles) -> Reals:

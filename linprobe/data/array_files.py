@@ -350,7 +350,7 @@ def parquet_table(source: Path) -> Any:
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     _refuse_large(sum(max(WORD * chunk.num_values, chunk.total_uncompressed_size) for chunk in chunks), source)
     with source.open("rb") as stream:
-        _refuse_large(sum(size for chunk in chunks for size in _page_sizes(_FileBytes(stream), chunk)), source)
+        _refuse_large(sum(size for chunk in chunks for size in _page_sizes(stream, chunk)), source)
     texts = [field.name for field in fields if types.is_string(field.type) or types.is_binary(field.type)]
     return parquet.read_table(source, read_dictionary=texts, use_threads=False)
 
@@ -370,20 +370,13 @@ def _refuse_large(declared: int, source: Path) -> None:
         )
 
 
-class _FileBytes:
-    """The bytes of a file by their place. A map of one that is cut off meanwhile would end the process."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._first, self._held = stream, 0, b""
-
-    def __getitem__(self, place: int) -> int:
-        if not self._first <= place < self._first + len(self._held):
-            self._stream.seek(place)
-            self._first, self._held = place, self._stream.read(1 << 12)
-        return self._held[place - self._first]
+def _byte(content: IO[bytes], place: int) -> int:
+    """The byte of a buffered file at a place. A map of a file that is cut off meanwhile would end the process."""
+    content.seek(place)
+    return content.read(1)[0]
 
 
-def _page_sizes(content: _FileBytes, chunk: Any) -> Iterator[int]:
+def _page_sizes(content: IO[bytes], chunk: Any) -> Iterator[int]:
     """The bytes that each page of a column chunk has once it is decompressed. ValueError for a damaged header."""
     place = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
@@ -398,12 +391,12 @@ def _page_sizes(content: _FileBytes, chunk: Any) -> Iterator[int]:
         place = start + compressed
 
 
-def _thrift_struct(content: _FileBytes, place: int) -> tuple[dict[int, int], int]:
+def _thrift_struct(content: IO[bytes], place: int) -> tuple[dict[int, int], int]:
     """The whole numbers of a struct by field, and where it ends. ValueError for types that no page header has."""
     fields: dict[int, int] = {}
     number = 0
-    while content[place] & 15:
-        step, kind = divmod(content[place], 16)
+    while _byte(content, place) & 15:
+        step, kind = divmod(_byte(content, place), 16)
         place += 1
         if step:
             number += step
@@ -421,16 +414,16 @@ def _thrift_struct(content: _FileBytes, place: int) -> tuple[dict[int, int], int
     return fields, place + 1
 
 
-def _thrift_number(content: _FileBytes, place: int) -> tuple[int, int]:
+def _thrift_number(content: IO[bytes], place: int) -> tuple[int, int]:
     value, place = _varint(content, place)
     return (value >> 1) ^ -(value & 1), place
 
 
-def _varint(content: _FileBytes, place: int) -> tuple[int, int]:
+def _varint(content: IO[bytes], place: int) -> tuple[int, int]:
     value = shift = 0
-    while content[place] & 128:
-        value |= (content[place] & 127) << shift
+    while _byte(content, place) & 128:
+        value |= (_byte(content, place) & 127) << shift
         place, shift = place + 1, shift + 7
         if shift > 63:
             raise ValueError("damaged header of a page: a number of more than 10 bytes")
-    return value | content[place] << shift, place + 1
+    return value | _byte(content, place) << shift, place + 1

@@ -109,33 +109,32 @@ def data_set(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
 def refuse_shared_storage(sets: Mapping[str, h5py.Dataset], path: Path) -> None:
     """DataError if checked data sets, by name, are one, share bytes of the file, or state another size than is read."""
     objects: dict[Any, str] = {}
-    stored: list[tuple[int, int, str, bool]] = []  # start, size, name, whether a filter made it smaller or larger
+    stored: list[tuple[int, int, str]] = []
     for name, data_set in sets.items():
         found = data_set.id
         first = objects.setdefault(found, name)
         if first != name:
             raise DataError(f"{path}: {first} and {name} are one data set; allowed: a data set for each; copy one")
-        plan, item, before = found.get_create_plist(), found.get_type().get_size(), len(stored)
+        plan, item, unfiltered = found.get_create_plist(), found.get_type().get_size(), list[int]()
         if plan.get_layout() == h5py.h5d.CHUNKED:
-            every = (1 << plan.get_nfilters()) - 1
-
-            def note(chunk: Any, name: str = name, every: int = every) -> None:
-                stored.append((chunk.byte_offset, chunk.size, name, chunk.filter_mask & every != every))
-
-            found.chunk_iter(note)
+            chunks: list[Any] = []
+            found.chunk_iter(chunks.append)
+            stored += [(chunk.byte_offset, chunk.size, name) for chunk in chunks]
+            every = (1 << plan.get_nfilters()) - 1  # bits of the filters that a chunk did not go through
+            unfiltered = [chunk.size for chunk in chunks if chunk.filter_mask & every == every]
             shape = plan.get_chunk()
         elif found.get_offset() is not None:
-            stored.append((found.get_offset(), found.get_storage_size(), name, False))
-            shape = found.shape
+            stored.append((found.get_offset(), found.get_storage_size(), name))
+            unfiltered, shape = [found.get_storage_size()], found.shape
         of_variable_length = found.dtype.kind == "O"
-        for _, size, _, filtered in () if of_variable_length else stored[before:]:
-            if not filtered and size != math.prod(shape) * item:
+        for size in () if of_variable_length else unfiltered:
+            if size != math.prod(shape) * item:
                 raise DataError(
                     f"{path}: {name} states {size} bytes for numbers of shape {shape}; allowed: "
                     f"{math.prod(shape) * item}; make it again"
                 )
     end, last = 0, ""
-    for start, size, name, _ in sorted(stored):
+    for start, size, name in sorted(stored):
         if start < end:
             raise DataError(f"{path}: {last} and {name} lie in the same bytes; allowed: own bytes; make it again")
         end, last = start + size, name

@@ -157,11 +157,11 @@ class NearRows:
     """
 
     def __init__(self, blocks: Callable[[], Iterable[RawRows]]) -> None:
-        self._blocks, self._spread = blocks, _spreads(blocks())
-        signs = np.random.default_rng(0).integers(0, 2, (len(self._spread), SUMS)) * 2 - 1
-        small = self._spread < SMALL_SPREAD  # half precision may lose it
-        ignored = small if np.count_nonzero(~small) >= FEWEST else self._spread == 0
-        self._weights = np.divide(1, self._spread, out=np.zeros_like(self._spread), where=~ignored)
+        self._blocks, spread = blocks, _spreads(blocks())
+        signs = np.random.default_rng(0).integers(0, 2, (len(spread), SUMS)) * 2 - 1
+        small = spread < SMALL_SPREAD  # half precision may lose it
+        ignored = small if np.count_nonzero(~small) >= FEWEST else spread == 0
+        self._weights = np.divide(1, spread, out=np.zeros_like(spread), where=~ignored)
         self._signs = (signs / len(signs) ** 0.5).astype(np.float32)
         self._sums, self._long = [np.empty((0, SUMS), np.float32)], [np.empty(0, dtype=bool)]
         self._coarse = [np.empty(0, dtype=bool)]  # whether bfloat16 or half precision rounded a row
@@ -205,7 +205,6 @@ class NearRows:
         first = np.searchsorted(cells, mine)
         counts = np.searchsorted(cells, mine, "right") - first
         some = np.flatnonzero(counts if which is None else counts * which)
-        coarse = np.zeros(len(x), dtype=bool)
         for rows in np.split(some, np.flatnonzero(np.diff(np.cumsum(counts[some]) // PAIRS)) + 1):
             n_known = counts[rows]
             row = np.repeat(rows, n_known)
@@ -214,9 +213,9 @@ class NearRows:
             row, known = row[new], known[new]
             apart = np.abs(sums[row] - self._known[known]).max(axis=1)
             near = np.flatnonzero(apart <= DIFFERENCE)
-            mine = distinct(row[near])
-            coarse[mine] = _coarse(x[mine])
-            near = near[coarse[row[near]] | self._known_coarse[known[near]] | (apart[near] <= FINE_DIFFERENCE)]
+            once = distinct(row[near])
+            coarse = _coarse(x[once])[np.searchsorted(once, row[near])]
+            near = near[coarse | self._known_coarse[known[near]] | (apart[near] <= FINE_DIFFERENCE)]
             for start in range(0, len(near), _at_a_time(x)):
                 part = near[start : start + _at_a_time(x)]
                 self._waiting.append((x[row[part]], norms[row[part]], known[part]))

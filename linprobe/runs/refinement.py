@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from linprobe.mechanisms.correct_predictions import USUAL_GAIN, NoisyGain
 from linprobe.methods import find_method
 from linprobe.methods.class_counts import equal_shares, shift_between
 from linprobe.methods.similar_rows import NearShots, SimilarRows, Surroundings
-from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Refinement
+from linprobe.runs.manifest import LEDGER, MODEL, UNIFORM, UNREFINED, Accuracy, Refinement, digest_of
 from linprobe.runs.matching import split_of
 from linprobe.runs.refined_weights import Known, Refined, mu_of_weights, refined_weights, unlabelled_rows, unrefinable
 from linprobe.runs.release_rules import similar_share, steps_of
@@ -172,7 +171,7 @@ def _check_parent(run: RunFolder, stated: Refinement, parent: RunFolder) -> None
     pairs: dict[str, tuple[Any, Any]] = {
         "manifest digest": (stated.run_digest, theirs.manifest_digest),
         "model": (mine.files[UNREFINED], theirs.files[MODEL]),
-        "ledger": (hashlib.sha256(ledger).hexdigest(), theirs.files[LEDGER]),
+        "ledger": (digest_of(ledger), theirs.files[LEDGER]),
     }
     stated_by_run, stated_by_parent = mine.to_json(), theirs.to_json()
     for key in sorted((stated_by_run.keys() | stated_by_parent.keys()) - changed):

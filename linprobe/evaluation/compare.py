@@ -322,7 +322,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
     progress.start(0, "reading rows")
     with interrupted_once(), _opened(request) as found, ExitStack() as stack:
         request, opened, planned = found.request, found.reader, found.planned
-        _name_complete(request.folder, planned)
+        _name_complete(planned)
         # refused before the first run spends
         groups = _missing(planned)
         plans = [_plan(_ready(found, runs[0]), runs[0]) for runs in groups]
@@ -336,7 +336,7 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         folder = stack.enter_context(open_comparison(request.folder, found.of, opened, found.protected, request.book))
         secret = any(_selects(run) for run in planned)
         # selections come last, so that no later run begins when one of them has ended
-        missing = sorted((run for run in planned if not run.place.exists()), key=_selects)
+        missing = sorted((run for run in planned if not _is_made(run)), key=_selects)
         if missing:
             for warning in _warnings(missing, found):
                 progress.note(warning)
@@ -362,11 +362,10 @@ def compare_methods(request: CompareRequest, progress: Progress) -> dict[str, An
         return written
 
 
-def _name_complete(folder: Path, planned: Sequence[Planned]) -> None:
+def _name_complete(planned: Iterable[Planned]) -> None:
     """Give complete runs whose last renaming failed their names, so that they are not paid for again."""
-    if any((folder / RUNS).glob(".*.partial")):
-        for one in planned:
-            run_folder.name_complete(one.place)
+    for one in planned:
+        run_folder.name_complete(one.place)
 
 
 def _tell_kept(folder: ComparisonFolder, missing: Sequence[Planned], before: Contents, progress: Progress) -> None:
@@ -595,12 +594,13 @@ def _ready(found: _Comparison, run: Planned) -> Ready:
     return Ready(run.request, found.reader, found.others.get(run.setting.public), further)
 
 
+def _is_made(run: Planned) -> bool:
+    return run.place.exists() or bool(run_folder.without_name(run.place))
+
+
 def _missing(planned: Sequence[Planned]) -> list[list[Planned]]:
     groups: dict[Any, list[Planned]] = {}
-    unnamed = any(any(run.place.parent.glob(".*.partial")) for run in planned[:1])
-    for run in (run for run in planned if not run.place.exists()):
-        if unnamed and run_folder.without_name(run.place):
-            continue
+    for run in (run for run in planned if not _is_made(run)):
         groups.setdefault((run.row, run.setting, run.request.epsilon), []).append(run)
     return list(groups.values())
 

@@ -137,6 +137,7 @@ def read_per_record(folder: Path, committed: str | None) -> PerRecordFile:
 
 RUN_FOLDER = "run folder"
 RUN_MARKS = (MANIFEST, LEDGER)  # every run folder has both
+BUSY = "unfinished run {} is being written by another process; wait for it, or stop it"
 
 
 @contextmanager
@@ -425,10 +426,9 @@ def new_run_folder(
     if unfinished is None:
         with errors.writing(f"run folder {out}", flag, "cannot be made"):
             partial.mkdir(mode=atomic_files.PRIVATE_FOLDER)
-    busy = f"unfinished run {shown} is being written by another process; wait for it, or stop it"
     with ExitStack() as stack:
         try:
-            stack.enter_context(atomic_files.held(partial, busy))
+            stack.enter_context(atomic_files.held(partial, BUSY.format(shown)))
         except OSError:
             if unfinished is None:
                 _remove(partial)
@@ -491,11 +491,10 @@ def _without_name(partial: Path, out: Path, error: Exception, paid: str, flag: s
 
 
 def name_complete(out: Path) -> None:
-    """Give a run of `out` its name, if it is complete without it, no process holds it, and `out` is free."""
-    for partial in () if out.exists() else without_name(out):
-        with suppress(OSError, errors.LinprobeError), atomic_files.held(partial, "it is being written"):
+    """Give a run of `out` its name, if it is complete without it and `out` is free. Raises if it cannot be renamed."""
+    for partial in () if out.exists() else without_name(out)[:1]:
+        with errors.writing(f"run folder {out}"), atomic_files.held(partial, BUSY.format(partial)):
             _name_complete(partial, out)
-            return
 
 
 def without_name(out: Path) -> list[Path]:
